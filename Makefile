@@ -1,0 +1,32 @@
+# One environment, made on first use; every target brings what it needs.
+PYTHON ?= python3
+VENV   ?= .venv
+RUN    := $(VENV)/bin/python
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+.PHONY: demo test lint format clean
+
+$(VENV)/.installed: requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' || \
+	  { echo "udc-tf needs Python 3.11 or 3.12; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "Debian: apt-get install python3-venv"; exit 1; }
+	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(VENV)/.installed  ## search, finetune, export, compile, verify, report on the embedded data
+	$(RUN) -m udc_tf.demo
+
+test: $(VENV)/.installed lint  ## every test, at most 15 minutes on 2 cores
+	$(RUN) -m pytest -n 2 --dist loadscope $(ARGS)
+
+lint: $(VENV)/.installed
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+format: $(VENV)/.installed
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

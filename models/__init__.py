@@ -1,0 +1,1 @@
+"""Networks and data sets to start from."""

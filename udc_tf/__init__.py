@@ -1,0 +1,1 @@
+"""Unified differentiable search for compressible networks on Arm Ethos-U."""
