@@ -1,0 +1,255 @@
+"""A Keras functional model as a flat list of calls.
+
+Nested models are inlined, `SeparableConv2D` is split into its two convolutions and the branches of
+a `Choice` are laid out side by side, joined by a `Mix`. Everything that walks the network (channel
+groups, the searchable model, the compact model, the cost tables) walks this list.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import tree
+
+from udc_tf.layers.choice import Choice, Mix
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorRef:
+    """Stands for a tensor of the traced model."""
+
+    id: int
+    shape: tuple[int | None, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Gate:
+    """Being inside branch `branch` of the choice named `choice`."""
+
+    choice: str
+    branch: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """One call of one layer (or `keras.ops` operation)."""
+
+    name: str
+    layer: keras.Operation
+    args: tuple
+    kwargs: dict[str, Any]
+    outputs: Any
+    gates: tuple[Gate, ...] = ()
+
+    @property
+    def inputs(self) -> list[TensorRef]:
+        return [t for t in tree.flatten((self.args, self.kwargs)) if isinstance(t, TensorRef)]
+
+    @property
+    def output(self) -> TensorRef:
+        """The only output; layers with several are treated as unknown and ask for `outputs`."""
+        return tree.flatten(self.outputs)[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """The calls of a model in an order in which they can be made."""
+
+    name: str
+    inputs: Any
+    outputs: Any
+    nodes: tuple[Node, ...]
+    input_names: tuple[str, ...]
+    input_dtypes: tuple[str, ...]
+
+    def consumers(self, ref: TensorRef) -> list[Node]:
+        return [n for n in self.nodes if any(r.id == ref.id for r in n.inputs)]
+
+    def rebuild(
+        self,
+        convert: Callable[[Node], Callable | None],
+        model_class: type[keras.Model] = keras.Model,
+    ) -> keras.Model:
+        """Calls `convert(node)` on each node's (new) arguments and returns the model that results.
+
+        `convert` gives what to call in the node's place; calls of one shared layer must be given
+        one and the same object. `None` drops the node: only for nodes whose outputs nobody takes.
+        """
+        tensors: dict[int, Any] = {}
+        inputs = []
+        for ref, name, dtype in zip(
+            tree.flatten(self.inputs), self.input_names, self.input_dtypes, strict=True
+        ):
+            tensors[ref.id] = keras.Input(batch_shape=ref.shape, dtype=dtype, name=name)
+            inputs.append(tensors[ref.id])
+
+        def fill(value):
+            # None: the output of a dropped node, which only a `Mix` may be given.
+            return tensors.get(value.id) if isinstance(value, TensorRef) else value
+
+        for node in self.nodes:
+            call = convert(node)
+            if call is None:
+                continue
+            args, kwargs = tree.map_structure(fill, (node.args, node.kwargs))
+            produced = tree.flatten(call(*args, **kwargs))
+            for ref, tensor in zip(tree.flatten(node.outputs), produced, strict=True):
+                tensors[ref.id] = tensor
+        return model_class(
+            tree.pack_sequence_as(self.inputs, inputs),
+            tree.map_structure(fill, self.outputs),
+            name=self.name,
+        )
+
+
+def trace(model: keras.Model) -> Graph:
+    """The flat graph of a functional or sequential model.
+
+    Example:
+
+    >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, name="head")])
+    >>> [node.name for node in trace(model).nodes]
+    ['head']
+    """
+    # On a copy: tracing calls every layer once more, which the caller's layers would remember.
+    functional = keras.models.clone_model(_as_functional(model))
+    functional.set_weights(model.get_weights())
+    tracer = _Tracer()
+    inputs = tree.map_structure(tracer.ref, functional.input)
+    outputs = tracer.inline(functional, functional.input, prefix="", gates=())
+    flat = tree.flatten(functional.input)
+    return Graph(
+        name=model.name,
+        inputs=inputs,
+        outputs=tree.map_structure(tracer.ref, outputs),
+        nodes=tuple(tracer.nodes),
+        input_names=tuple(t.name for t in flat),
+        input_dtypes=tuple(t.dtype for t in flat),
+    )
+
+
+def _as_functional(model: keras.Model) -> keras.Model:
+    if isinstance(model, keras.Sequential):
+        if not model.built:
+            raise ValueError(
+                f"The Sequential model `{model.name}` has no input shape yet: add a keras.Input "
+                "as its first layer, or call it once."
+            )
+        return keras.Model(model.inputs, model.outputs, name=model.name)
+    try:
+        model.input  # noqa: B018 - defined for functional models only
+    except AttributeError:
+        raise ValueError(
+            "A functional or Sequential Keras model is needed: the graph of a subclassed model "
+            f"cannot be read. Received: {model} of class {type(model).__name__}"
+        ) from None
+    return model
+
+
+class _Tracer:
+    def __init__(self):
+        self.nodes: list[Node] = []
+        self._refs: dict[int, TensorRef] = {}
+        self._keep: list[Any] = []  # ids are only unique while the tensors live
+        self._names: dict[int, str] = {}
+        self._split: dict[int, list[keras.layers.Layer]] = {}
+
+    def ref(self, tensor) -> TensorRef:
+        if id(tensor) not in self._refs:
+            self._keep.append(tensor)
+            self._refs[id(tensor)] = TensorRef(len(self._refs), tuple(tensor.shape))
+        return self._refs[id(tensor)]
+
+    def inline(self, model, inputs, prefix: str, gates: tuple[Gate, ...]):
+        def call(layer, *args, **kwargs):
+            return self._call(layer, args, kwargs, prefix, gates)
+
+        clone = keras.models.clone_model(
+            _as_functional(model),
+            input_tensors=inputs,
+            clone_function=lambda layer: layer,
+            call_function=call,
+        )
+        return clone.output
+
+    def _call(self, layer, args, kwargs, prefix, gates):
+        name = self._name(layer, prefix)
+        if isinstance(layer, Choice):
+            return self._choice(layer, name, args[0], gates)
+        if isinstance(layer, keras.Model):
+            kwargs = {k: v for k, v in kwargs.items() if k not in ("training", "mask")}
+            (value,) = args or tuple(kwargs.values())
+            return self.inline(layer, value, f"{name}/", gates)
+        if isinstance(layer, keras.layers.SeparableConv2D):
+            depthwise, pointwise = self._split_separable(layer, name)
+            inner = self._record(depthwise, depthwise.name, args, {}, gates)
+            return self._record(pointwise, pointwise.name, (inner,), {}, gates)
+        return self._record(layer, name, args, kwargs, gates)
+
+    def _record(self, layer, name, args, kwargs, gates):
+        outputs = layer(*args, **kwargs)
+
+        def to_ref(value):
+            return self.ref(value) if isinstance(value, keras.KerasTensor) else value
+
+        refs = tree.map_structure(to_ref, (tuple(args), kwargs, outputs))
+        self.nodes.append(Node(name, layer, refs[0], refs[1], refs[2], gates))
+        return outputs
+
+    def _choice(self, choice, name, inputs, gates):
+        branches = []
+        for index, branch in enumerate(choice.branches):
+            inside = (*gates, Gate(name, index))
+            branches.append(self._call(branch, (inputs,), {}, f"{name}/", inside))
+        mix = self._split.setdefault(id(choice), [Mix(len(branches), name=f"{name}_mix")])[0]
+        return self._record(mix, name, (branches,), {}, gates)
+
+    def _name(self, layer, prefix: str) -> str:
+        """The layer's name, made unique over nested models; one name for all its calls."""
+        if id(layer) not in self._names:
+            name, taken, n = f"{prefix}{layer.name}", set(self._names.values()), 1
+            while name in taken:
+                n += 1
+                name = f"{prefix}{layer.name}_{n}"
+            self._names[id(layer)] = name
+        return self._names[id(layer)]
+
+    def _split_separable(self, layer, name):
+        """Two layers that together compute what a built `SeparableConv2D` does."""
+        if id(layer) in self._split:
+            return self._split[id(layer)]
+        config = layer.get_config()
+        depthwise = keras.layers.DepthwiseConv2D(
+            config["kernel_size"],
+            strides=config["strides"],
+            padding=config["padding"],
+            dilation_rate=config["dilation_rate"],
+            depth_multiplier=config["depth_multiplier"],
+            data_format=config["data_format"],
+            use_bias=False,
+            depthwise_initializer=config["depthwise_initializer"],
+            depthwise_regularizer=config["depthwise_regularizer"],
+            name=f"{name}_depthwise",
+        )
+        pointwise = keras.layers.Conv2D(
+            config["filters"],
+            1,
+            data_format=config["data_format"],
+            use_bias=config["use_bias"],
+            activation=config["activation"],
+            kernel_initializer=config["pointwise_initializer"],
+            bias_initializer=config["bias_initializer"],
+            kernel_regularizer=config["pointwise_regularizer"],
+            bias_regularizer=config["bias_regularizer"],
+            name=f"{name}_pointwise",
+        )
+        channels = layer.depthwise_kernel.shape[2] * config["depth_multiplier"]
+        depthwise.build((None, None, None, layer.depthwise_kernel.shape[2]))
+        pointwise.build((None, None, None, channels))
+        depthwise.set_weights([layer.depthwise_kernel.numpy()])
+        pointwise.set_weights(
+            [layer.pointwise_kernel.numpy()] + ([layer.bias.numpy()] if layer.use_bias else [])
+        )
+        self._split[id(layer)] = [depthwise, pointwise]
+        return self._split[id(layer)]

@@ -1,0 +1,1 @@
+"""Layers for the search and for the networks it finds."""

@@ -1,0 +1,242 @@
+"""Layers that are linear in one kernel: their geometry, apart from how the kernel comes about.
+
+`KernelLayer` owns the weights and the call; the four subclasses know shapes and the operation. How
+the kernel that is applied follows from `theta` is the business of whoever mixes in
+`effective_kernel`: the search (many options at once) or the compact network (one).
+"""
+
+import math
+
+import keras
+from keras import ops
+
+
+def _pair(value, name: str) -> tuple[int, int]:
+    pair = (value, value) if isinstance(value, int) else tuple(value)
+    if len(pair) != 2 or any(not isinstance(v, int) or v < 1 for v in pair):
+        raise ValueError(f"`{name}` must be one or two positive integers. Received: {value}")
+    return pair
+
+
+class KernelLayer(keras.layers.Layer):
+    """activation(f(x, kernel) + bias), with `kernel` from `effective_kernel(training)`."""
+
+    in_axis: int | None = None  # of the kernel; None where inputs and outputs are the same channels
+    out_axis: int = -1
+
+    def __init__(
+        self,
+        *,
+        use_bias=True,
+        activation=None,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        kernel_regularizer=None,
+        bias_regularizer=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.use_bias = use_bias
+        self.activation = keras.activations.get(activation)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
+        self.bias = None
+        self.positions: int | None = None
+
+    # What a subclass knows.
+    def kernel_shape(self, input_shape) -> tuple[int, ...]:
+        raise NotImplementedError
+
+    def output_channels(self, input_shape) -> int:
+        raise NotImplementedError
+
+    def apply_kernel(self, inputs, kernel):
+        raise NotImplementedError
+
+    # What the search or the compact network adds.
+    def effective_kernel(self, training):
+        return self.theta
+
+    def build(self, input_shape):
+        if input_shape[-1] is None:
+            raise ValueError(
+                f"The channels of the input of `{self.name}` must be known. Received: {input_shape}"
+            )
+        self.theta = self.add_weight(
+            name="kernel",
+            shape=self.kernel_shape(input_shape),
+            initializer=self.kernel_initializer,
+            regularizer=self.kernel_regularizer,
+        )
+        if self.use_bias:
+            self.bias = self.add_weight(
+                name="bias",
+                shape=(self.output_channels(input_shape),),
+                initializer=self.bias_initializer,
+                regularizer=self.bias_regularizer,
+            )
+
+    def call(self, inputs, training=None):
+        kernel = ops.cast(self.effective_kernel(training), self.compute_dtype)
+        outputs = self.apply_kernel(inputs, kernel)
+        self.positions = self.multiplied_positions(inputs.shape, outputs.shape)
+        if self.bias is not None:
+            outputs = ops.add(outputs, ops.cast(self.bias, outputs.dtype))
+        return self.activation(outputs)
+
+    def multiplied_positions(self, input_shape, output_shape) -> int | None:
+        """How often each weight of a dense kernel is multiplied for one input."""
+        spatial = tuple(output_shape)[1:-1]
+        return None if None in spatial else math.prod(spatial)
+
+    @property
+    def taps(self) -> int:
+        """Spatial positions of the kernel."""
+        return math.prod(getattr(self, "kernel_size", ()))
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "use_bias": self.use_bias,
+            "activation": keras.activations.serialize(self.activation),
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
+            "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),
+        }
+
+
+class _SpatialKernel(KernelLayer):
+    """What the three convolutions share."""
+
+    def __init__(self, kernel_size, strides=1, padding="valid", dilation_rate=1, **kwargs):
+        super().__init__(**kwargs)
+        if padding not in ("valid", "same"):
+            raise ValueError(f"`padding` must be 'valid' or 'same'. Received: {padding!r}")
+        self.kernel_size = _pair(kernel_size, "kernel_size")
+        self.strides = _pair(strides, "strides")
+        self.dilation_rate = _pair(dilation_rate, "dilation_rate")
+        self.padding = padding
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "kernel_size": self.kernel_size,
+            "strides": self.strides,
+            "padding": self.padding,
+            "dilation_rate": self.dilation_rate,
+        }
+
+
+class Conv2DKernel(_SpatialKernel):
+    """2D convolution, channels last."""
+
+    in_axis, out_axis = 2, 3
+
+    def __init__(self, filters, kernel_size, *, groups=1, **kwargs):
+        super().__init__(kernel_size, **kwargs)
+        self.filters, self.groups = filters, groups
+
+    def kernel_shape(self, input_shape):
+        return (*self.kernel_size, input_shape[-1] // self.groups, self.filters)
+
+    def output_channels(self, input_shape):
+        return self.filters
+
+    def apply_kernel(self, inputs, kernel):
+        return ops.conv(
+            inputs,
+            kernel,
+            strides=self.strides,
+            padding=self.padding,
+            data_format="channels_last",
+            dilation_rate=self.dilation_rate,
+        )
+
+    def get_config(self):
+        return {**super().get_config(), "filters": self.filters, "groups": self.groups}
+
+
+class DepthwiseConv2DKernel(_SpatialKernel):
+    """Depthwise 2D convolution: output channels are the input's, each `depth_multiplier` times."""
+
+    in_axis, out_axis = None, 2
+
+    def __init__(self, kernel_size, *, depth_multiplier=1, **kwargs):
+        super().__init__(kernel_size, **kwargs)
+        self.depth_multiplier = depth_multiplier
+
+    def kernel_shape(self, input_shape):
+        return (*self.kernel_size, input_shape[-1], self.depth_multiplier)
+
+    def output_channels(self, input_shape):
+        return input_shape[-1] * self.depth_multiplier
+
+    def apply_kernel(self, inputs, kernel):
+        return ops.depthwise_conv(
+            inputs,
+            kernel,
+            strides=self.strides,
+            padding=self.padding,
+            data_format="channels_last",
+            dilation_rate=self.dilation_rate,
+        )
+
+    def get_config(self):
+        return {**super().get_config(), "depth_multiplier": self.depth_multiplier}
+
+
+class Conv2DTransposeKernel(_SpatialKernel):
+    """Transposed 2D convolution; its kernel is [height, width, out, in]."""
+
+    in_axis, out_axis = 3, 2
+
+    def __init__(self, filters, kernel_size, **kwargs):
+        super().__init__(kernel_size, **kwargs)
+        self.filters = filters
+
+    def kernel_shape(self, input_shape):
+        return (*self.kernel_size, self.filters, input_shape[-1])
+
+    def output_channels(self, input_shape):
+        return self.filters
+
+    def apply_kernel(self, inputs, kernel):
+        return ops.conv_transpose(
+            inputs,
+            kernel,
+            strides=self.strides,
+            padding=self.padding,
+            data_format="channels_last",
+            dilation_rate=self.dilation_rate,
+        )
+
+    def multiplied_positions(self, input_shape, output_shape):
+        return super().multiplied_positions(output_shape, input_shape)
+
+    def get_config(self):
+        return {**super().get_config(), "filters": self.filters}
+
+
+class DenseKernel(KernelLayer):
+    """Matrix product over the last axis."""
+
+    in_axis, out_axis = 0, 1
+
+    def __init__(self, units, **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+
+    def kernel_shape(self, input_shape):
+        return (input_shape[-1], self.units)
+
+    def output_channels(self, input_shape):
+        return self.units
+
+    def apply_kernel(self, inputs, kernel):
+        return ops.matmul(inputs, kernel)
+
+    def get_config(self):
+        return {**super().get_config(), "units": self.units}

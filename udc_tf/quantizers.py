@@ -1,0 +1,94 @@
+"""Uniform symmetric weight quantization with a learned range.
+
+    Q(theta, b, r) = d * round(clip(theta, -r, r) / d),   d = r / (2^(b-1) - 1)     for b > 1
+    Q(theta, 1, r) = r * sign(theta)
+    Q(theta, 32, r) = theta
+
+(UDC, section 3; for one bit the range is kept, so that a layer without batch norm works too.)
+Rounding passes the gradient straight through; clipped weights get none, the range gets theirs.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+FLOAT_BITS = 32
+_SMALLEST_RANGE = 1e-8
+
+
+def integer_levels(bits: int) -> int:
+    """Largest integer code of a `bits`-wide weight: 1, 1, 3, 7, ..., 127.
+
+    >>> [integer_levels(b) for b in (1, 2, 4, 8)]
+    [1, 1, 7, 127]
+    """
+    return max(2 ** (bits - 1) - 1, 1)
+
+
+def sign(x: tf.Tensor) -> tf.Tensor:
+    """+1 for zero and above, else -1: a one-bit weight is never zero."""
+    return tf.where(x >= 0, tf.ones_like(x), -tf.ones_like(x))
+
+
+def straight_through(forward: tf.Tensor, backward: tf.Tensor) -> tf.Tensor:
+    """The value of `forward` with the gradient of `backward`."""
+    return backward + tf.stop_gradient(forward - backward)
+
+
+def quantize(theta: tf.Tensor, bits: int, r: tf.Tensor) -> tf.Tensor:
+    """Quantizes `theta` to `bits` over the range `r`.
+
+    >>> quantize(tf.constant([-2.0, 0.2, 0.4]), 2, tf.constant(1.0)).numpy().tolist()
+    [-1.0, 0.0, 0.0]
+    """
+    if bits == FLOAT_BITS:
+        return theta
+    if bits == 1:
+        return sign(theta) * r + (theta - tf.stop_gradient(theta))
+    step = r / integer_levels(bits)
+    scaled = tf.clip_by_value(theta, -r, r) / step
+    return step * straight_through(tf.round(scaled), scaled)
+
+
+def quantize_options(theta: tf.Tensor, bits: tuple[int, ...], ranges: tf.Tensor) -> tf.Tensor:
+    """`quantize` for every option at once: [options, *theta.shape].
+
+    One broadcast over the options that round keeps the number of graph nodes, which is what a
+    search step pays for in small layers, independent of how many options there are.
+    """
+    rounded = [k for k, b in enumerate(bits) if b not in (1, FLOAT_BITS)]
+    rows: dict[int, tf.Tensor] = {}
+    if rounded:
+        column = [len(rounded)] + [1] * theta.shape.rank
+        r = tf.reshape(tf.gather(ranges, rounded), column)
+        levels = np.reshape([integer_levels(bits[k]) for k in rounded], column).astype("float32")
+        step = r / levels
+        scaled = tf.clip_by_value(theta[None], -r, r) / step
+        block = step * straight_through(tf.round(scaled), scaled)
+        if len(rounded) == len(bits):
+            return block
+        rows.update(zip(rounded, tf.unstack(block), strict=True))
+    for k, b in enumerate(bits):
+        if k not in rows:
+            rows[k] = quantize(theta, b, ranges[k])
+    return tf.stack([rows[k] for k in range(len(bits))])
+
+
+def initial_range(theta: np.ndarray, bits: int) -> float:
+    """The range with the least squared error on `theta`, by a small grid; mean |theta| for one bit.
+
+    >>> round(initial_range(np.array([-1.0, 1.0, 0.5, -0.5]), 1), 2)
+    0.75
+    """
+    magnitude = np.abs(np.asarray(theta, np.float64)).ravel()
+    if bits == 1:
+        return max(float(magnitude.mean()), _SMALLEST_RANGE)
+    largest = max(float(magnitude.max()), _SMALLEST_RANGE)
+    if bits >= 8:
+        return largest
+    candidates = largest * np.linspace(0.1, 1.0, 37)
+    steps = candidates / integer_levels(bits)
+    # A few thousand weights decide the optimum; all of a large layer would only cost time.
+    sample = magnitude[:: max(1, magnitude.size // 4096)]
+    clipped = np.minimum(sample[None], candidates[:, None])
+    error = (np.round(clipped / steps[:, None]) * steps[:, None] - sample[None]) ** 2
+    return float(candidates[error.mean(axis=1).argmin()])
