@@ -1,1 +1,19 @@
 """From a trained network to the bytes in flash, and to running them before a board exists."""
+
+import importlib
+
+# Name -> the module that has it: imported on first use, since some bring all of TensorFlow.
+_LAZY = {
+    "compile_with_vela": "udc_tf.export.vela",
+    "export": "udc_tf.export.pipeline",
+}
+
+
+def __getattr__(name: str):
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted({*globals(), *_LAZY})

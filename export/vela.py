@@ -1,0 +1,277 @@
+"""Compiles a TFLite model for an Ethos-U with Vela, and reads what Vela says about it.
+
+System configuration and memory mode are always passed: left out, Vela warns and guesses.
+"""
+
+import csv
+import dataclasses
+import io
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree
+from collections.abc import Mapping
+
+from udc_tf.export import tflite_file
+from udc_tf.export.errors import CpuOperatorsError, ExportError, VelaError
+
+ACCELERATORS = (
+    "ethos-u55-32",
+    "ethos-u55-64",
+    "ethos-u55-128",
+    "ethos-u55-256",
+    "ethos-u65-256",
+    "ethos-u65-512",
+    "ethos-u85-128",
+    "ethos-u85-256",
+    "ethos-u85-512",
+    "ethos-u85-1024",
+    "ethos-u85-2048",
+)
+OPTIMISE = ("Performance", "Size")
+SHIPPED_CONFIG = "Arm/vela.ini"  # Vela finds it beside itself
+
+# What Vela falls back on for each family, said aloud.
+_DEFAULTS = {
+    "u55": ("Ethos_U55_High_End_Embedded", "Shared_Sram"),
+    "u65": ("Ethos_U65_Client_Server", "Dedicated_Sram_384KB"),
+    "u85": ("Ethos_U85_SYS_DRAM_Mid", "Dedicated_Sram_384KB"),
+}
+_NPU_OPERATOR = "ethos-u"
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledOperator:
+    """What Vela says about one operator of the original .tflite.
+
+    Attributes:
+        index: its place among the operators of the original .tflite.
+        kind: as Vela calls it ("Conv2D").
+        name: of its output tensor.
+        weight_bytes: of its encoded weight stream; 0 where there are no weights.
+        cycles: as estimated.
+        macs: multiply-accumulates.
+    """
+
+    index: int
+    kind: str
+    name: str
+    weight_bytes: int
+    cycles: int
+    macs: int
+
+
+@dataclasses.dataclass(frozen=True)
+class VelaResult:
+    """A compiled file and Vela's report on it.
+
+    Attributes:
+        path: the compiled .tflite.
+        flash_bytes: size of that file, which is what goes into flash.
+        sram_bytes: SRAM the NPU needs for feature maps and buffers.
+        cpu_operators: kinds of the operators that were left to the CPU, in order.
+        cycles: of one inference, as estimated.
+        inferences_per_second: as estimated.
+        encoded_weight_bytes: all weight streams together.
+        operators: one entry for each operator of the original .tflite that the NPU runs.
+    """
+
+    path: pathlib.Path
+    flash_bytes: int
+    sram_bytes: int
+    cpu_operators: tuple[str, ...]
+    cycles: int
+    inferences_per_second: float
+    encoded_weight_bytes: int
+    macs: int
+    operators: tuple[CompiledOperator, ...]
+    accelerator: str
+    system_config: str
+    memory_mode: str
+    optimise: str
+
+    @property
+    def weight_bytes(self) -> Mapping[int, int]:
+        """Index of an operator in the original .tflite -> bytes of its encoded weights."""
+        return {o.index: o.weight_bytes for o in self.operators if o.weight_bytes}
+
+
+def default_system(accelerator: str) -> tuple[str, str]:
+    """The system configuration and memory mode that Vela ships for an accelerator.
+
+    >>> default_system("ethos-u55-128")
+    ('Ethos_U55_High_End_Embedded', 'Shared_Sram')
+    """
+    if accelerator not in ACCELERATORS:
+        raise ValueError(
+            f"`accelerator` must be one of {', '.join(ACCELERATORS)}. Received: {accelerator!r}"
+        )
+    return _DEFAULTS[accelerator.split("-")[1]]
+
+
+def compile_with_vela(
+    tflite_path: str | os.PathLike,
+    out_dir: str | os.PathLike,
+    accelerator: str = "ethos-u55-128",
+    system_config: str | None = None,
+    memory_mode: str | None = None,
+    optimise: str = "Performance",
+    config: str | os.PathLike | None = None,
+    allow_cpu_operators: bool = False,
+) -> VelaResult:
+    """Compiles `tflite_path` into `out_dir/<name>_vela.tflite`.
+
+    Args:
+        tflite_path: an int8 TFLite model.
+        out_dir: made if it is not there.
+        accelerator: Vela's `--accelerator-config`, e.g. "ethos-u55-128".
+        system_config: a `[System_Config.*]` of `config`; None takes the family's default.
+        memory_mode: a `[Memory_Mode.*]` of `config`; None takes the family's default.
+        optimise: "Performance" (faster, smaller file) or "Size" (less SRAM).
+        config: a user's own vela.ini; None takes the one that Vela ships.
+        allow_cpu_operators: whether operators may be left to the CPU.
+
+    Raises:
+        VelaError: Vela is not installed or fails; with its own words.
+        CpuOperatorsError: operators were left to the CPU, with Vela's reasons.
+
+    Example:
+
+    ```python
+    compiled = udc_tf.export.compile_with_vela("model.tflite", "out/", "ethos-u55-64")
+    print(compiled.flash_bytes, compiled.sram_bytes, compiled.cycles)
+    ```
+    """
+    source = pathlib.Path(tflite_path)
+    default_config, default_mode = default_system(accelerator)
+    system_config, memory_mode = system_config or default_config, memory_mode or default_mode
+    if optimise not in OPTIMISE:
+        raise ValueError(f"`optimise` must be one of {OPTIMISE}. Received: {optimise!r}")
+    if config is not None and not pathlib.Path(config).is_file():
+        raise VelaError(f"The Vela configuration file does not exist. Received: config={config}")
+    if not source.is_file():
+        raise ExportError(f"There is no file to compile. Received: {source}")
+    tflite_file.read(source)  # a damaged file is better told here than from inside Vela
+    out_dir = pathlib.Path(out_dir)
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+        # Beside the target, so that the last step is a rename on one file system.
+        work = tempfile.TemporaryDirectory(prefix=".vela-", suffix=".partial", dir=out_dir)
+    except OSError as error:
+        raise ExportError(f"Cannot write to the folder {out_dir}: {error}") from error
+    with work as folder:
+        arguments = [
+            *("--accelerator-config", accelerator),
+            *("--system-config", system_config),
+            *("--memory-mode", memory_mode),
+            *("--config", SHIPPED_CONFIG if config is None else os.path.abspath(config)),
+            *("--optimise", optimise),
+            *("--output-dir", folder),
+            "--enable-debug-db",
+        ]
+        said = _run_vela([*arguments, os.path.abspath(source)])
+        produced = pathlib.Path(folder, f"{source.stem}_vela.tflite")
+        if not produced.is_file():
+            raise VelaError(f"Vela wrote no compiled file for {source}. It said:\n{said}")
+        summary = _summary(pathlib.Path(folder))
+        operators = _operators(pathlib.Path(folder, f"{source.stem}_debug.xml"))
+        cpu = _cpu_operators(produced)
+        if cpu and not allow_cpu_operators:
+            raise CpuOperatorsError(_explain_cpu_operators(source, accelerator, cpu, said))
+        path = out_dir / produced.name
+        os.replace(produced, path)
+    return VelaResult(
+        path=path,
+        flash_bytes=path.stat().st_size,
+        sram_bytes=round(float(summary["sram_memory_used"]) * 1024),
+        cpu_operators=cpu,
+        cycles=round(float(summary["cycles_total"])),
+        inferences_per_second=float(summary["inferences_per_second"]),
+        encoded_weight_bytes=round(float(summary["total_npu_encoded_weights"])),
+        macs=round(float(summary["nn_macs"])),
+        operators=operators,
+        accelerator=accelerator,
+        system_config=system_config,
+        memory_mode=memory_mode,
+        optimise=optimise,
+    )
+
+
+def _run_vela(arguments: list[str]) -> str:
+    """What Vela printed; its last words as an error if it failed."""
+    command = [sys.executable, "-m", "ethosu.vela", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return done.stdout + done.stderr
+    if "No module named" in done.stderr and "ethosu" in done.stderr:
+        raise VelaError(
+            "Vela is not installed for this Python: pip install ethos-u-vela. "
+            f"Received: {sys.executable} without the module ethosu.vela"
+        )
+    words = [*_interesting(done.stdout), *_interesting(done.stderr)]
+    text = "\n".join(words[-12:]) or "(nothing)"
+    raise VelaError(f"Vela failed on {arguments[-1]} with exit {done.returncode}. It said:\n{text}")
+
+
+def _interesting(text: str) -> list[str]:
+    """Lines for the user: neither tracebacks nor the notes on dynamic batch axes."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return [
+        line
+        for line in lines
+        if not line.startswith(("Traceback", "  ")) and "has a dynamic signature" not in line
+    ]
+
+
+def _summary(folder: pathlib.Path) -> dict[str, str]:
+    (path,) = folder.glob("*_summary_*.csv")
+    with path.open(newline="") as lines:
+        return list(csv.DictReader(lines))[-1]
+
+
+def _operators(path: pathlib.Path) -> tuple[CompiledOperator, ...]:
+    """Sums Vela's debug database by operator of the original file.
+
+    One operator becomes several passes (a softmax dozens); `ext_key` is its original index.
+    """
+    tables = {}
+    for table in xml.etree.ElementTree.parse(path).getroot():
+        tables[table.get("name")] = list(csv.DictReader(io.StringIO((table.text or "").strip())))
+    sources = {row["id"]: row for row in tables["source"]}
+    details = {row["id"]: row for row in tables.get("perf_debug", ())}
+    found: dict[int, CompiledOperator] = {}
+    for row in tables.get("perf", ()):
+        source = sources.get(row["source_id"])
+        if source is None:
+            continue
+        index = int(source["ext_key"])
+        so_far = found.get(index, CompiledOperator(index, source["operator"], row["name"], 0, 0, 0))
+        weights = details.get(row["id"], {}).get("weight_total_bytes") or 0
+        found[index] = dataclasses.replace(
+            so_far,
+            name=row["name"],
+            weight_bytes=so_far.weight_bytes + int(weights),
+            cycles=so_far.cycles + int(row["op_cycles"]),
+            macs=so_far.macs + int(row["mac_count"]),
+        )
+    return tuple(found[index] for index in sorted(found))
+
+
+def _cpu_operators(path: pathlib.Path) -> tuple[str, ...]:
+    kinds = [operator.kind for operator in tflite_file.read(path).operators]
+    return tuple(kind for kind in kinds if kind != _NPU_OPERATOR)
+
+
+def _explain_cpu_operators(source, accelerator, cpu: tuple[str, ...], said: str) -> str:
+    reasons = [
+        line
+        for line in _interesting(said)
+        if line.startswith(("Warning (supported operators)", "Reason:", "Feature-map"))
+    ]
+    return (
+        f"{accelerator} does not run all of {source.name}: {len(cpu)} operators were left to the "
+        f"CPU ({', '.join(sorted(set(cpu)))}). Change these layers, or pass "
+        "allow_cpu_operators=True. Vela's reasons:\n" + "\n".join(reasons)
+    )
