@@ -1,0 +1,187 @@
+"""CONV and DEPTHWISE: integer sums computed exactly in floating point, then scaled per channel.
+
+A float32 sum of integers is exact while no partial sum can reach 2^24, a float64 sum below 2^53.
+The weights bound every partial sum in advance, so each operation takes the fastest type that is
+exact for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from udc_tf.export.npu import memory, weight_order, weights
+from udc_tf.export.npu.errors import WeightStreamError, WorkLimitError
+from udc_tf.export.npu.operations import Convolution
+from udc_tf.export.npu.output_stage import Stores, check_fits, finish, shared_bytes
+from udc_tf.export.npu.registers import Kernel
+from udc_tf.export.npu.scaling import rescale
+from udc_tf.export.npu.weight_order import WeightShape
+
+_COLUMNS_LIMIT = 1 << 22  # elements of the unrolled input held at once
+_WEIGHTS_LIMIT = 1 << 26
+_BLOCKS_LIMIT = 1 << 17
+_ZEROS_PER_BIT = 32  # no stream bit can stand for more weights
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoded:
+    """Weights and scales of one convolution, ready to use, and the bytes they came from."""
+
+    weight_bytes: bytes
+    scale_bytes: bytes
+    kernel: np.ndarray  # float, [ky, kx, input, output]
+    bound: int  # no sum of products exceeds this
+    bias: np.ndarray
+    multiplier: np.ndarray
+    shift: np.ndarray
+
+
+class WeightCache:
+    """Decoded weights by operation; valid as long as the bytes in memory are the same."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, Decoded] = {}
+
+    def get(self, index: int, operation: Convolution, stores: Stores) -> Decoded:
+        """The decoded weights of operation number `index`."""
+        weight_bytes = shared_bytes(operation.weights, stores)
+        scale_bytes = shared_bytes(operation.scales, stores)
+        entry = self._entries.get(index)
+        if entry is None or entry.weight_bytes != weight_bytes or entry.scale_bytes != scale_bytes:
+            entry = decode(operation, weight_bytes, scale_bytes)
+            self._entries[index] = entry
+        return entry
+
+
+def decode(operation: Convolution, weight_bytes: bytes, scale_bytes: bytes) -> Decoded:
+    """Decodes weight stream and scale records of `operation`."""
+    shape = operation.weight_shape
+    _check_size(shape, len(weight_bytes))
+    expected = weight_order.stream_order(shape).size
+    kernel = weight_order.to_kernel(weights.decode(weight_bytes, expected), shape)
+    limits = np.iinfo(operation.ifm.dtype)
+    zero = operation.ifm.zero_point
+    largest_input = max(abs(limits.min - zero), abs(limits.max - zero))
+    axes = (0, 1) if shape.depthwise else (0, 1, 2)
+    bound = int(np.abs(kernel, dtype=np.int64).sum(axes).max(initial=0)) * largest_input
+    bias, multiplier, shift = _scale_records(scale_bytes, shape.ofm_depth)
+    return Decoded(
+        weight_bytes=weight_bytes,
+        scale_bytes=scale_bytes,
+        kernel=kernel.astype(np.float32 if bound < 1 << 24 else np.float64),
+        bound=bound,
+        bias=bias,
+        multiplier=multiplier,
+        shift=shift,
+    )
+
+
+def _check_size(shape: WeightShape, stream_bytes: int) -> None:
+    if shape.weights > min(_WEIGHTS_LIMIT, 8 * _ZEROS_PER_BIT * stream_bytes):
+        raise WeightStreamError(
+            f"{stream_bytes} bytes cannot hold the {shape.weights} weights of {shape}"
+        )
+    blocks = -(-shape.ofm_depth // shape.block_depth) * -(-shape.ifm_depth // 16)
+    if blocks > _BLOCKS_LIMIT:
+        raise WorkLimitError(f"the weights come in {blocks} blocks; the limit is {_BLOCKS_LIMIT}")
+
+
+def _scale_records(data: bytes, channels: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Bias (40 bits, signed), multiplier (32 bits) and shift (6 bits) of each channel."""
+    records = np.frombuffer(data, np.uint8, 10 * channels).reshape(channels, 10).astype(np.int64)
+    places = np.int64(1) << (8 * np.arange(5))
+    bias = records[:, :5] @ places
+    bias = np.where(bias >> 39, bias - (1 << 40), bias)
+    multiplier = records[:, 5:9] @ places[:4]
+    return bias, multiplier, records[:, 9] & 63
+
+
+def execute(operation: Convolution, decoded: Decoded, stores: Stores) -> None:
+    """Runs one convolution on the whole batch."""
+    dtype = decoded.kernel.dtype
+    source = memory.read(stores[operation.ifm.region.store], operation.ifm).astype(dtype)
+    source -= operation.ifm.zero_point
+    source = prepare_window(source, operation.kernel, operation.ofm.shape, 0)
+    sums = _depthwise if operation.weight_shape.depthwise else _dense
+    values = sums(source, decoded.kernel, operation.kernel, operation.ofm.shape)
+    if decoded.bound >= 1 << operation.accumulator_bits - 1:
+        check_fits(values, operation.accumulator_bits, "the accumulator")
+    values = values.astype(np.int64)
+    values += decoded.bias
+    values = rescale(values, decoded.multiplier, decoded.shift, operation.rounding)
+    finish(operation, values, stores)
+
+
+def prepare_window(
+    source: np.ndarray, kernel: Kernel, ofm_shape: tuple[int, int, int], fill: int
+) -> np.ndarray:
+    """Upscales and pads [batch, y, x, channel] so that a window moves over it without edges."""
+    top, left, bottom, right = kernel.padding
+    height = (ofm_shape[0] - 1) * kernel.stride[0] + kernel.reach[0]
+    width = (ofm_shape[1] - 1) * kernel.stride[1] + kernel.reach[1]
+    inner_height, inner_width = height - top - bottom, width - left - right
+    if kernel.upscale == 1:
+        source = source.repeat(2, 1).repeat(2, 2)[:, :inner_height, :inner_width]
+    if not kernel.upscale > 1 and not any(kernel.padding):
+        return source
+    out = np.full((source.shape[0], height, width, source.shape[3]), fill, source.dtype)
+    inner = out[:, top : top + inner_height, left : left + inner_width]
+    if kernel.upscale == 2:
+        inner[:, ::2, ::2] = source
+    else:
+        inner[...] = source
+    return out
+
+
+def _taps(source: np.ndarray, kernel: Kernel, rows: int, columns: int) -> list[list[np.ndarray]]:
+    """The input under each kernel element: [ky][kx] of [batch, rows, columns, channel]."""
+    step_y, step_x = kernel.stride
+    return [
+        [
+            source[:, y : y + (rows - 1) * step_y + 1 : step_y][
+                :, :, x : x + (columns - 1) * step_x + 1 : step_x
+            ]
+            for x in range(0, kernel.reach[1], kernel.dilation[1])
+        ]
+        for y in range(0, kernel.reach[0], kernel.dilation[0])
+    ]
+
+
+def _dense(
+    source: np.ndarray, weights_: np.ndarray, kernel: Kernel, ofm_shape: tuple[int, int, int]
+) -> np.ndarray:
+    rows, columns, depth = ofm_shape
+    batch, channels = source.shape[0], source.shape[3]
+    matrix = weights_.reshape(-1, depth)
+    out = np.empty((batch, rows, columns, depth), source.dtype)
+    # Unroll a band of rows at a time: the unrolled input is kernel-size times the input.
+    row_size = batch * columns * matrix.shape[0]
+    band = max(1, min(rows, _COLUMNS_LIMIT // max(1, row_size)))
+    for first in range(0, rows, band):
+        count = min(band, rows - first)
+        part = source[:, first * kernel.stride[0] :]
+        taps = [tap for line in _taps(part, kernel, count, columns) for tap in line]
+        if len(taps) == 1:
+            unrolled = taps[0]
+        else:
+            unrolled = np.empty((batch, count, columns, len(taps), channels), source.dtype)
+            for i, tap in enumerate(taps):
+                unrolled[:, :, :, i] = tap
+        flat = np.ascontiguousarray(unrolled).reshape(-1, matrix.shape[0])
+        out[:, first : first + count] = (flat @ matrix).reshape(batch, count, columns, depth)
+    return out
+
+
+def _depthwise(
+    source: np.ndarray, weights_: np.ndarray, kernel: Kernel, ofm_shape: tuple[int, int, int]
+) -> np.ndarray:
+    rows, columns, depth = ofm_shape
+    out = np.zeros((source.shape[0], rows, columns, depth), source.dtype)
+    product = np.empty_like(out)
+    for y, line in enumerate(_taps(source, kernel, rows, columns)):
+        for x, tap in enumerate(line):
+            np.multiply(tap, weights_[y, x, 0], out=product)
+            out += product
+    return out

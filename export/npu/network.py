@@ -1,0 +1,244 @@
+"""A compiled network that runs: the executor's front."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from udc_tf.export.npu import container, convolution, elementwise, pooling, program
+from udc_tf.export.npu.container import CpuOperator, NpuOperator, TensorInfo
+from udc_tf.export.npu.errors import ContainerError, NpuError, UnsupportedOperatorError
+from udc_tf.export.npu.memory import Region
+from udc_tf.export.npu.operations import Convolution, Dma, Elementwise, Operation
+from udc_tf.export.npu.output_stage import Stores
+
+_ARENA = "arena"
+_IO_REGION = 3  # first region number of the network's own inputs and outputs
+_REGION_REGISTERS = ("IFM_REGION", "IFM2_REGION", "OFM_REGION")
+_BATCH_BYTES = 32 << 20  # arenas of one batch may take this much
+
+Observer = Callable[[int, Operation, Stores], None]
+
+
+class NpuNetwork:
+    """A Vela output, decoded, checked and ready to run on int8 inputs.
+
+    It executes the Vela command stream and matches TFLite Micro bit for bit; it has not been
+    compared with silicon.
+
+    Args:
+        data: bytes of the compiled .tflite.
+        work_limit: multiply-adds one inference may take; protects from damaged files.
+
+    Raises:
+        NpuError: the file is damaged, not compiled for an Ethos-U55, or holds CPU operators.
+
+    Example:
+        >>> network = NpuNetwork.load("model_vela.tflite")          # doctest: +SKIP
+        >>> outputs = network.run([np.zeros((4, 32, 32, 3), np.int8)])  # doctest: +SKIP
+    """
+
+    def __init__(self, data: bytes, work_limit: int = program.WORK_LIMIT):
+        self._container = container.parse(bytes(data))
+        for operator in self._container.operators:
+            if isinstance(operator, CpuOperator):
+                raise UnsupportedOperatorError(
+                    f"operator {operator.index} ({operator.name}) runs on the CPU, which the "
+                    "executor does not have: change the network so that Vela places it on the "
+                    "NPU (`vela --supported-ops-report` lists the constraints)"
+                )
+        self._separate = _separate_tensors(self._container.npu_operators)
+        self._programs = self._build(work_limit)
+        self._caches = [convolution.WeightCache() for _ in self._programs]
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], **options: Any) -> NpuNetwork:
+        """Reads a compiled .tflite from disk."""
+        with open(path, "rb") as file:
+            return cls(file.read(), **options)
+
+    @property
+    def inputs(self) -> list[TensorInfo]:
+        """The network's inputs."""
+        return [self._container.tensors[i] for i in self._container.inputs]
+
+    @property
+    def outputs(self) -> list[TensorInfo]:
+        """The network's outputs."""
+        return [self._container.tensors[i] for i in self._container.outputs]
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of SRAM the network needs."""
+        return self._container.arena_bytes + sum(
+            self._container.tensors[i].nbytes for i in self._separate
+        )
+
+    @property
+    def macs_per_cycle(self) -> int:
+        """The accelerator the network was compiled for: 32, 64, 128 or 256."""
+        return self._container.npu_operators[0].macs
+
+    @property
+    def operations(self) -> list[Operation]:
+        """All operations in order."""
+        return [operation for stream in self._programs for operation in stream]
+
+    def run(
+        self, inputs: Sequence[np.ndarray], observe: Observer | None = None
+    ) -> list[np.ndarray]:
+        """Runs a batch.
+
+        Args:
+            inputs: one array a network input, its first axis the batch; each item as the tensor
+                without its leading 1, of the tensor's own element type.
+            observe: called after each operation with its number, itself and the memory.
+
+        Returns:
+            One array a network output, first axis the batch.
+        """
+        arrays = self._checked_inputs(inputs)
+        batch = len(arrays[0])
+        step = max(1, _BATCH_BYTES // max(1, self.arena_bytes))
+        parts = [
+            self._run_batch([a[i : i + step] for a in arrays], observe)
+            for i in range(0, batch, step)
+        ]
+        return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+    def _run_batch(self, arrays: list[np.ndarray], observe: Observer | None) -> list[np.ndarray]:
+        stores = self._new_stores(len(arrays[0]))
+        for index, array in zip(self._container.inputs, arrays, strict=True):
+            self._place(index, stores)[:] = array.reshape(len(array), -1).view(np.uint8)
+        number = 0
+        for operator, stream, cache in zip(
+            self._container.npu_operators, self._programs, self._caches, strict=True
+        ):
+            stores[program.SHRAM] = np.zeros((len(arrays[0]), operator.shram_bytes), np.uint8)
+            for index, operation in enumerate(stream):
+                try:
+                    _execute(index, operation, cache, stores)
+                except NpuError as error:
+                    raise program.located(error, operation.position) from None
+                if observe is not None:
+                    observe(number, operation, stores)
+                number += 1
+        return [self._fetch(index, stores) for index in self._container.outputs]
+
+    def _checked_inputs(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        infos = self.inputs
+        if len(inputs) != len(infos):
+            raise ValueError(f"the network has {len(infos)} inputs. Received: {len(inputs)}")
+        arrays = []
+        for array, info in zip(inputs, infos, strict=True):
+            array = np.asarray(array)
+            item = info.shape[1:] if info.shape[:1] == (1,) else info.shape
+            if array.dtype != info.dtype or array.shape[1:] != item or not len(array):
+                raise ValueError(
+                    f"input {info.name!r} takes {info.dtype} of shape (batch, "
+                    f"{', '.join(map(str, item))}). Received: {array.dtype} of {array.shape}"
+                )
+            arrays.append(np.ascontiguousarray(array))
+        if len({len(array) for array in arrays}) != 1:
+            raise ValueError(
+                f"all inputs have the same batch. Received: {[len(array) for array in arrays]}"
+            )
+        return arrays
+
+    def _build(self, work_limit: int) -> list[list[Operation]]:
+        sizes = {_ARENA: self._container.arena_bytes, program.SHRAM: 0}
+        constant = set()
+        for index, tensor in enumerate(self._container.tensors):
+            if tensor.data is not None:
+                sizes[_constant(index)] = len(tensor.data)
+                constant.add(_constant(index))
+        for index in self._separate:
+            sizes[_own(index)] = self._container.tensors[index].nbytes
+        checker = program.AccessChecker(sizes, constant)
+        for index in self._container.inputs:
+            place = self._region(index, "input")
+            checker.define(place.store, place.offset, place.size)
+        programs = []
+        for operator in self._container.npu_operators:
+            regions = [
+                self._region(index, f"region {number}", number >= _IO_REGION)
+                for number, index in enumerate(operator.regions)
+            ]
+            programs.append(program.build(operator, regions, checker, work_limit))
+        for index in self._container.outputs:
+            place = self._region(index, "output")
+            if not checker.defined(place.store, place.offset, place.size):
+                raise ContainerError(
+                    f"no command writes output {self._container.tensors[index].name!r}"
+                )
+        return programs
+
+    def _region(self, index: int, name: str, optional: bool = False) -> Region | None:
+        tensor = self._container.tensors[index]
+        if tensor.data is not None:
+            return Region(name, _constant(index), 0, len(tensor.data), False)
+        if index in self._separate:
+            return Region(name, _own(index), 0, tensor.nbytes, True)
+        if tensor.offset is None:
+            if optional:
+                return None
+            raise ContainerError(f"tensor {index} ({name}) has no place in the arena")
+        return Region(name, _ARENA, tensor.offset, tensor.nbytes, True)
+
+    def _new_stores(self, batch: int) -> Stores:
+        stores = {_ARENA: np.zeros((batch, self._container.arena_bytes), np.uint8)}
+        for index, tensor in enumerate(self._container.tensors):
+            if tensor.data is not None:
+                stores[_constant(index)] = np.frombuffer(tensor.data, np.uint8)[None]
+        for index in self._separate:
+            nbytes = self._container.tensors[index].nbytes
+            stores[_own(index)] = np.zeros((batch, nbytes), np.uint8)
+        return stores
+
+    def _place(self, index: int, stores: Stores) -> np.ndarray:
+        place = self._region(index, f"tensor {index}")
+        return stores[place.store][:, place.offset : place.offset + place.size]
+
+    def _fetch(self, index: int, stores: Stores) -> np.ndarray:
+        info = self._container.tensors[index]
+        raw = np.ascontiguousarray(self._place(index, stores))
+        item = info.shape[1:] if info.shape[:1] == (1,) else info.shape
+        return raw.view(info.dtype).reshape(len(raw), *item)
+
+
+def _execute(
+    index: int, operation: Operation, cache: convolution.WeightCache, stores: Stores
+) -> None:
+    if isinstance(operation, Dma):
+        source, target = operation.source, operation.destination
+        stores[target.store][:, target.start : target.start + target.length] = stores[source.store][
+            :, source.start : source.start + source.length
+        ]
+    elif isinstance(operation, Convolution):
+        convolution.execute(operation, cache.get(index, operation, stores), stores)
+    elif isinstance(operation, Elementwise):
+        elementwise.execute(operation, stores)
+    else:
+        pooling.execute(operation, stores)
+
+
+def _separate_tensors(operators: Sequence[NpuOperator]) -> set[int]:
+    """Inputs and outputs the commands address as regions of their own, outside the arena."""
+    separate: set[int] = set()
+    for operator in operators:
+        commands = program.decode(operator.words)
+        used = {c.param for c in commands if c.name in _REGION_REGISTERS}
+        if any(number >= _IO_REGION for number in used):
+            separate.update(operator.regions[_IO_REGION:])
+    return separate
+
+
+def _constant(index: int) -> str:
+    return f"constant {index}"
+
+
+def _own(index: int) -> str:
+    return f"tensor {index}"

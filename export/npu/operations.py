@@ -1,0 +1,315 @@
+"""The operations of a command stream, as data: built once from registers, executed many times."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from udc_tf.export.npu.commands import Command, Position
+from udc_tf.export.npu.memory import FeatureMap, Region
+from udc_tf.export.npu.registers import Activation, Kernel, Registers
+from udc_tf.export.npu.weight_order import WeightShape
+
+POOL_MODES = ("MAX", "AVERAGE", "REDUCE_SUM")
+ELEMENTWISE_MODES = ("MUL", "ADD", "SUB", "MIN", "MAX", "LRELU", "ABS", "CLZ", "SHR", "SHL")
+UNARY = ("LRELU", "ABS", "CLZ")
+
+_CONV_KERNEL = (64, 64 * 64)  # largest dilated height, largest area
+_POOL_KERNEL = (256, 256 * 256)
+_SCALE_RECORD = 10  # bytes a channel: 40-bit bias, 32-bit scale, shift
+_TABLE_AREA = 2048  # bytes of look-up tables at the end of SHRAM
+_GLOBAL_SCALE = 1 << 8  # OFM_PRECISION: one scale for all channels
+_INTERNAL = 1 << 8  # DMA region: SHRAM instead of a region number
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """A run of bytes of a store."""
+
+    name: str
+    store: str
+    start: int
+    length: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Dma:
+    """A copy of bytes."""
+
+    position: Position
+    source: Span
+    destination: Span
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """What all operations on feature maps share."""
+
+    position: Position
+    kind: str
+    ifm: FeatureMap
+    ofm: FeatureMap
+    activation: Activation
+    rounding: int
+    table: Span | None
+    accumulator_bits: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Convolution(Block):
+    """CONV or DEPTHWISE."""
+
+    kernel: Kernel
+    weights: Span
+    scales: Span
+    weight_shape: WeightShape
+
+    @property
+    def work(self) -> int:
+        """Cost in matrix multiply-adds; the depthwise kernel runs ten times slower on a host."""
+        taps = self.kernel.size[0] * self.kernel.size[1] * self.weight_shape.ifm_depth
+        return self.ofm.elements * taps * (10 if self.weight_shape.depthwise else 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pooling(Block):
+    """POOL: the mode is one of `POOL_MODES`."""
+
+    mode: str
+    kernel: Kernel
+    scale: tuple[int, int] | None
+
+    @property
+    def work(self) -> int:
+        """Cost in matrix multiply-adds."""
+        return 10 * (self.ofm.elements * self.kernel.size[0] * self.kernel.size[1]) + 10 * (
+            self.ifm.elements
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Elementwise(Block):
+    """ELEMENTWISE: the mode is one of `ELEMENTWISE_MODES`."""
+
+    mode: str
+    ifm2: FeatureMap | None
+    scalar: int | None
+    ifm2_zero_point: int
+    swapped: bool
+    operand_scales: tuple[tuple[int, int], tuple[int, int]] | None
+    scale_mode: int
+    scale: tuple[int, int] | None
+
+    @property
+    def work(self) -> int:
+        """Cost in matrix multiply-adds."""
+        return 50 * self.ofm.elements
+
+
+Operation = Dma | Convolution | Pooling | Elementwise
+
+
+def reads(operation: Operation) -> list[FeatureMap | Span]:
+    """Everything an operation reads."""
+    if isinstance(operation, Dma):
+        return [operation.source]
+    out: list[FeatureMap | Span] = [operation.ifm]
+    if isinstance(operation, Convolution):
+        out += [operation.weights, operation.scales]
+    if isinstance(operation, Elementwise) and operation.ifm2 is not None:
+        out.append(operation.ifm2)
+    if operation.table is not None:
+        out.append(operation.table)
+    return out
+
+
+def build_dma(registers: Registers, position: Position, shram: Region) -> Dma:
+    """The copy that OP_DMA_START begins."""
+    length = registers.address("DMA0_LEN")
+
+    def end(name: str) -> Span:
+        bits = registers.take(f"DMA0_{name}_REGION")
+        if bits & ~(_INTERNAL | 0xFF):
+            raise registers.fail(f"only one-dimensional copies exist. Received: {bits:#06x}")
+        region = shram if bits & _INTERNAL else registers.region(f"DMA0_{name}_REGION")
+        return _span(registers, f"DMA {name}", region, registers.address(f"DMA0_{name}"), length)
+
+    return Dma(position, end("SRC"), end("DST"))
+
+
+def build_convolution(
+    registers: Registers, command: Command, depthwise: bool, macs: int, shram: Region
+) -> Convolution:
+    """The operation of OP_CONV or OP_DEPTHWISE."""
+    ofm = registers.ofm()
+    kernel = registers.kernel(_CONV_KERNEL)
+    ifm = _window_ifm(registers, ofm, kernel, registers.size("IFM_DEPTH"))
+    if depthwise and ifm.shape[2] != ofm.shape[2]:
+        raise registers.fail(
+            f"a depthwise kernel keeps its channels. Received: {ifm.shape[2]} in, {ofm.shape[2]} out"
+        )
+    if ifm.dtype.itemsize > 2:
+        raise registers.fail("a convolution reads 8 or 16 bits. Received: 32-bit IFM")
+    if registers.take("OFM_PRECISION") & _GLOBAL_SCALE:
+        raise registers.fail("a convolution with one scale for all channels is not executed")
+    scales = _span(
+        registers,
+        "scales",
+        registers.region("SCALE_REGION"),
+        registers.address("SCALE_BASE"),
+        registers.address("SCALE_LENGTH"),
+    )
+    if scales.length < _SCALE_RECORD * ofm.shape[2]:
+        raise registers.fail(
+            f"{ofm.shape[2]} channels need {_SCALE_RECORD * ofm.shape[2]} bytes of scales. "
+            f"Received: {scales.length}"
+        )
+    return Convolution(
+        **_block(registers, command, "DEPTHWISE" if depthwise else "CONV", ifm, ofm, shram),
+        kernel=kernel,
+        weights=_span(
+            registers,
+            "weights",
+            registers.region("WEIGHT_REGION"),
+            registers.address("WEIGHT_BASE"),
+            registers.address("WEIGHT_LENGTH"),
+        ),
+        scales=scales,
+        weight_shape=WeightShape(
+            ofm_depth=ofm.shape[2],
+            kernel=kernel.size,
+            ifm_depth=1 if depthwise else ifm.shape[2],
+            block_depth=registers.size("OFM_BLK_DEPTH"),
+            dilation=kernel.dilation,
+            part_kernel=kernel.part_kernel and not depthwise,
+            depthwise=depthwise,
+            ifm_bits=8 * ifm.dtype.itemsize,
+            macs=macs,
+        ),
+    )
+
+
+def build_pooling(registers: Registers, command: Command, shram: Region) -> Pooling:
+    """The operation of OP_POOL."""
+    if command.param >= len(POOL_MODES):
+        raise registers.fail(f"pooling modes are {POOL_MODES}. Received: mode {command.param}")
+    mode = POOL_MODES[command.param]
+    ofm = registers.ofm()
+    kernel = registers.kernel(_POOL_KERNEL)
+    ifm = _window_ifm(registers, ofm, kernel, registers.size("IFM_DEPTH"))
+    if ofm.shape[2] != (1 if mode == "REDUCE_SUM" else ifm.shape[2]):
+        raise registers.fail(f"{mode} pooling from {ifm.shape} cannot give {ofm.shape}")
+    if mode == "REDUCE_SUM" and (kernel.size != (1, 1) or any(kernel.padding)):
+        raise registers.fail(f"REDUCE_SUM runs over channels only. Received: {kernel}")
+    if kernel.dilation != (1, 1):
+        raise registers.fail(f"pooling has no dilation. Received: {kernel}")
+    return Pooling(
+        **_block(registers, command, f"POOL {mode}", ifm, ofm, shram),
+        mode=mode,
+        kernel=kernel,
+        scale=_global_scale(registers),
+    )
+
+
+def build_elementwise(registers: Registers, command: Command, shram: Region) -> Elementwise:
+    """The operation of OP_ELEMENTWISE."""
+    if command.param >= len(ELEMENTWISE_MODES):
+        raise registers.fail(
+            f"elementwise modes are {ELEMENTWISE_MODES}. Received: mode {command.param}"
+        )
+    mode = ELEMENTWISE_MODES[command.param]
+    ofm = registers.ofm()
+    if registers.size("IFM_DEPTH") != ofm.shape[2]:
+        raise registers.fail(
+            f"IFM and OFM have the same depth. Received: {registers.size('IFM_DEPTH')} and "
+            f"{ofm.shape[2]}"
+        )
+    ifm = registers.ifm(ofm.shape)
+    ifm2, scalar, swapped, zero_point = None, None, False, 0
+    if mode not in UNARY:
+        ifm2, scalar, swapped, zero_point = _second_operand(registers, ofm)
+    scaled = mode in ("ADD", "SUB")
+    return Elementwise(
+        **_block(registers, command, mode, ifm, ofm, shram),
+        mode=mode,
+        ifm2=ifm2,
+        scalar=scalar,
+        ifm2_zero_point=zero_point,
+        swapped=swapped,
+        operand_scales=(
+            (registers.scale("OPA_SCALE"), registers.scale("OPB_SCALE")) if scaled else None
+        ),
+        scale_mode=registers.take("IFM_PRECISION") >> 8 & 3,
+        scale=_global_scale(registers),
+    )
+
+
+def _second_operand(
+    registers: Registers, ofm: FeatureMap
+) -> tuple[FeatureMap | None, int | None, bool, int]:
+    broadcast = registers.take("IFM2_BROADCAST")
+    if broadcast & ~0xC7:
+        raise registers.fail(f"IFM2_BROADCAST has unknown bits. Received: {broadcast:#06x}")
+    swapped = bool(broadcast & 0x40)
+    if broadcast & 0x80:
+        unsigned = not registers.take("IFM2_PRECISION") & 1
+        read = registers.take if unsigned else registers.signed
+        return None, read("IFM2_SCALAR"), swapped, read("IFM2_ZERO_POINT")
+    shape = tuple(1 if broadcast >> axis & 1 else n for axis, n in enumerate(ofm.shape))
+    ifm2 = registers.ifm2(shape)
+    return ifm2, None, swapped, ifm2.zero_point
+
+
+def _window_ifm(registers: Registers, ofm: FeatureMap, kernel: Kernel, depth: int) -> FeatureMap:
+    height, width = registers.window(ofm, kernel)
+    if kernel.upscale:
+        height, width = (height + 1) // 2, (width + 1) // 2
+    return registers.ifm((height, width, depth))
+
+
+def _block(
+    registers: Registers,
+    command: Command,
+    kind: str,
+    ifm: FeatureMap,
+    ofm: FeatureMap,
+    shram: Region,
+) -> dict[str, object]:
+    activation = registers.activation(ofm)
+    table = None
+    if activation.table is not None:
+        if ofm.dtype.itemsize == 2:
+            raise registers.fail("16-bit look-up tables interpolate and are not executed")
+        start = shram.size - _TABLE_AREA + 256 * activation.table
+        table = _span(registers, "look-up table", shram, start, 256 * ofm.dtype.itemsize)
+    formats = {0: 32, 1: 40}
+    acc_format = registers.take("ACC_FORMAT")
+    if acc_format not in formats:
+        raise registers.fail(f"ACC_FORMAT is 0 (32 bits) or 1 (40 bits). Received: {acc_format}")
+    rounding = registers.take("OFM_PRECISION") >> 14
+    if rounding > 2:
+        raise registers.fail(f"OFM_PRECISION rounds by mode 0, 1 or 2. Received: {rounding}")
+    return {
+        "position": command.position,
+        "kind": kind,
+        "ifm": ifm,
+        "ofm": ofm,
+        "activation": activation,
+        "rounding": rounding,
+        "table": table,
+        "accumulator_bits": formats[acc_format],
+    }
+
+
+def _global_scale(registers: Registers) -> tuple[int, int] | None:
+    if registers.take("OFM_PRECISION") & _GLOBAL_SCALE:
+        return registers.scale("OFM_SCALE")
+    return None
+
+
+def _span(registers: Registers, name: str, region: Region, start: int, length: int) -> Span:
+    if start + length > region.size:
+        raise registers.fail(
+            f"{name} takes bytes {start} to {start + length} of {region.name}, "
+            f"which has {region.size}"
+        )
+    return Span(name, region.store, region.offset + start, length)

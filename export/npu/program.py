@@ -1,0 +1,232 @@
+"""From a command stream to a checked list of operations.
+
+Nothing here depends on the network's input, so everything that can be checked is checked once, at
+load: ranges, regions, reads of bytes nobody wrote, outputs that overwrite what is being read, and
+copies still under way when their bytes are used.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from udc_tf.export.npu import memory
+from udc_tf.export.npu.commands import Command, decode
+from udc_tf.export.npu.container import NpuOperator
+from udc_tf.export.npu.errors import MemoryAccessError, NpuError, WorkLimitError
+from udc_tf.export.npu.memory import FeatureMap, Region
+from udc_tf.export.npu.operations import (
+    Dma,
+    Elementwise,
+    Operation,
+    Pooling,
+    Span,
+    build_convolution,
+    build_dma,
+    build_elementwise,
+    build_pooling,
+    reads,
+)
+from udc_tf.export.npu.registers import Registers
+
+WORK_LIMIT = 2 * 10**11  # multiply-adds of one inference: about 20 seconds on a host
+SHRAM = "SHRAM"
+_RUNNING_KERNELS = 2  # operations that may still run when a copy begins
+
+
+class AccessChecker:
+    """Follows which bytes are written, being copied or being computed, command by command."""
+
+    def __init__(self, store_sizes: dict[str, int], constant: set[str]):
+        self._written = {
+            name: np.full(size, name in constant, bool) for name, size in store_sizes.items()
+        }
+        self._copies: list[Dma] = []
+        self._kernels: list[Operation] = []
+
+    def define(self, store: str, start: int, length: int) -> None:
+        """Marks bytes that something outside the NPU writes: an input, a CPU operator's output."""
+        self._written[store][start : start + length] = True
+
+    def defined(self, store: str, start: int, length: int) -> bool:
+        """True if all these bytes have been written."""
+        return bool(self._written[store][start : start + length].all())
+
+    def restart(self, shram_size: int) -> None:
+        """A new command stream begins: nothing is under way and SHRAM is undefined."""
+        self._copies.clear()
+        self._kernels.clear()
+        self._written[SHRAM] = np.zeros(shram_size, bool)
+
+    def wait_copies(self, count: int) -> None:
+        """OP_DMA_WAIT: at most `count` copies may be under way."""
+        self._copies = self._copies[len(self._copies) - min(count, len(self._copies)) :]
+
+    def wait_kernels(self, count: int) -> None:
+        """OP_KERNEL_WAIT: at most `count` operations may be under way."""
+        self._kernels = self._kernels[len(self._kernels) - min(count, len(self._kernels)) :]
+
+    def copy(self, dma: Dma) -> None:
+        """Checks and notes a copy."""
+        self._check_written(dma.source)
+        if self._overlap(dma.source, dma.destination):
+            raise MemoryAccessError("the copy's source and destination overlap")
+        for kernel in self._kernels:
+            if any(self._overlap(dma.destination, r) for r in reads(kernel)):
+                raise MemoryAccessError(f"overwrites what {kernel.position} may still read")
+            if self._overlap(dma.source, kernel.ofm) or self._overlap(dma.destination, kernel.ofm):
+                raise MemoryAccessError(f"touches what {kernel.position} may still write")
+        self._mark(dma.destination)
+        self._copies.append(dma)
+
+    def kernel(self, operation: Operation) -> None:
+        """Checks and notes an operation on feature maps."""
+        ofm = operation.ofm
+        sources = reads(operation)
+        for source in sources:
+            self._check_written(source)
+        if memory.overlaps_itself(ofm, self._written[ofm.region.store].size):
+            raise MemoryAccessError(f"elements of the OFM of shape {ofm.shape} overlap")
+        for source in sources:
+            if self._overlap(source, ofm) and not self._in_place(operation, source):
+                raise MemoryAccessError(f"the OFM overwrites {source.name} while it is read")
+        for dma in self._copies:
+            if any(self._overlap(s, dma.destination) for s in (*sources, ofm)):
+                raise MemoryAccessError(f"uses bytes that {dma.position} may still be copying")
+            if self._overlap(ofm, dma.source):
+                raise MemoryAccessError(f"overwrites what {dma.position} may still be copying")
+        self._mark(ofm)
+        self._kernels = [*self._kernels, operation][-_RUNNING_KERNELS:]
+
+    @staticmethod
+    def _in_place(operation: Operation, source: FeatureMap | Span) -> bool:
+        pointwise = isinstance(operation, Elementwise) or (
+            isinstance(operation, Pooling)
+            and operation.mode != "REDUCE_SUM"
+            and operation.kernel.size == (1, 1)
+        )
+        return pointwise and isinstance(source, FeatureMap) and source.same_place(operation.ofm)
+
+    def _check_written(self, what: FeatureMap | Span) -> None:
+        if isinstance(what, Span):
+            written = self.defined(what.store, what.start, what.length)
+        else:
+            written = memory.all_marked(self._written[what.region.store], what)
+        if not written:
+            raise MemoryAccessError(f"reads bytes of {what.name} that nothing has written")
+
+    def _mark(self, what: FeatureMap | Span) -> None:
+        if isinstance(what, Span):
+            self.define(what.store, what.start, what.length)
+        else:
+            memory.mark(self._written[what.region.store], what)
+
+    def _overlap(self, one: FeatureMap | Span, other: FeatureMap | Span) -> bool:
+        store, low, high = _extent(one)
+        other_store, other_low, other_high = _extent(other)
+        if store != other_store or high <= other_low or other_high <= low:
+            return False
+        if isinstance(one, Span) and isinstance(other, Span):
+            return True
+        mask = np.zeros(self._written[store].size, bool)
+        for what, test in ((one, False), (other, True)):
+            if isinstance(what, Span):
+                part = mask[what.start : what.start + what.length]
+                if test:
+                    return bool(part.any())
+                part[:] = True
+            elif test:
+                return memory.any_marked(mask, what)
+            else:
+                memory.mark(mask, what)
+        return False
+
+
+def _extent(what: FeatureMap | Span) -> tuple[str, int, int]:
+    if isinstance(what, Span):
+        return what.store, what.start, what.start + what.length
+    return (what.region.store, *what.span())
+
+
+def build(
+    operator: NpuOperator,
+    regions: list[Region | None],
+    checker: AccessChecker,
+    work_limit: int = WORK_LIMIT,
+) -> list[Operation]:
+    """Decodes and checks one command stream.
+
+    Args:
+        operator: the `ethos-u` operator.
+        regions: the place of each region number.
+        checker: the state of memory before the stream, updated by it.
+        work_limit: multiply-adds the stream may ask for.
+
+    Raises:
+        NpuError: one of its kinds; the message begins with the command's position.
+    """
+    registers = Registers(regions)
+    shram = Region("SHRAM", SHRAM, 0, operator.shram_bytes, True)
+    checker.restart(shram.size)
+    program: list[Operation] = []
+    work = 0
+    for command in decode(operator.words):
+        registers.begin(command.position)
+        try:
+            operation = _step(command, registers, checker, operator, shram)
+            if operation is None:
+                continue
+            work += 0 if isinstance(operation, Dma) else operation.work
+            if work > work_limit:
+                raise WorkLimitError(
+                    f"the stream up to here needs {work} multiply-adds; the limit is {work_limit}"
+                )
+        except NpuError as error:
+            raise located(error, command.position) from None
+        program.append(operation)
+    return program
+
+
+def located(error: NpuError, position: object) -> NpuError:
+    """`error` with the command's position in front, unless it has it already."""
+    text = str(error)
+    return error if text.startswith(str(position)) else type(error)(f"{position}: {text}")
+
+
+def _step(
+    command: Command,
+    registers: Registers,
+    checker: AccessChecker,
+    operator: NpuOperator,
+    shram: Region,
+) -> Operation | None:
+    name = command.name
+    if not name.startswith("OP_"):
+        registers.write(command)
+        return None
+    if name == "OP_DMA_START":
+        dma = build_dma(registers, command.position, shram)
+        _check_writable(dma.destination.store, registers)
+        checker.copy(dma)
+        return dma
+    if name in ("OP_CONV", "OP_DEPTHWISE"):
+        operation = build_convolution(
+            registers, command, name == "OP_DEPTHWISE", operator.macs, shram
+        )
+    elif name == "OP_POOL":
+        operation = build_pooling(registers, command, shram)
+    elif name == "OP_ELEMENTWISE":
+        operation = build_elementwise(registers, command, shram)
+    else:
+        if name == "OP_DMA_WAIT":
+            checker.wait_copies(command.param)
+        elif name == "OP_KERNEL_WAIT":
+            checker.wait_kernels(command.param)
+        return None  # OP_STOP, OP_IRQ, OP_PMU_MASK change no data
+    _check_writable(operation.ofm.region.store, registers)
+    checker.kernel(operation)
+    return operation
+
+
+def _check_writable(store: str, registers: Registers) -> None:
+    if store == "flash" or store.startswith("constant"):
+        raise registers.fail("writes to flash, which is read-only")

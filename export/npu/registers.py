@@ -1,0 +1,233 @@
+"""The NPU's registers, and the typed views of them that an operation starts from."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from udc_tf.export.npu.commands import Command, Position
+from udc_tf.export.npu.errors import CommandError
+from udc_tf.export.npu.memory import FeatureMap, Region
+
+_IFM_DTYPES = {0: "u1", 1: "i1", 4: "<u2", 5: "<i2", 9: "<i4"}
+_OFM_DTYPES = {0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 5: "<i4"}
+_ADDRESS_BITS = 40
+_SCALES = ("OFM_SCALE", "OPA_SCALE", "OPB_SCALE")
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """The window of a convolution or pooling; sizes are undilated."""
+
+    size: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+    part_kernel: bool
+    padding: tuple[int, int, int, int]  # top, left, bottom, right
+    upscale: int  # 0 none, 1 nearest, 2 zero insertion
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """Dilated height and width."""
+        return (
+            (self.size[0] - 1) * self.dilation[0] + 1,
+            (self.size[1] - 1) * self.dilation[1] + 1,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Activation:
+    """What happens to a value after scaling: bounds and perhaps a look-up table."""
+
+    low: int
+    high: int
+    clip: str | None  # element type a clip is forced to, or None
+    table: int | None  # look-up table number, or None
+
+
+class Registers:
+    """Register contents; reading one that no command has set is an error.
+
+    Example:
+        >>> from udc_tf.export.npu.commands import Command, Position
+        >>> registers = Registers([])
+        >>> registers.write(Command(Position(0, 0, "IFM_DEPTH_M1"), "IFM_DEPTH_M1", 2, None))
+        >>> registers.take("IFM_DEPTH_M1")
+        2
+    """
+
+    def __init__(self, regions: list[Region | None]):
+        self._values: dict[str, int] = {}
+        self._shifts: dict[str, int] = {}
+        self._regions = regions
+        self._at: Position | None = None
+
+    def write(self, command: Command) -> None:
+        """Executes a command that sets a register."""
+        if command.payload is None:
+            self._values[command.name] = command.param
+        elif command.name in _SCALES:
+            self._values[command.name] = command.payload
+            self._shifts[command.name] = command.param
+        else:
+            self._values[command.name] = command.payload | command.param << 32
+
+    def begin(self, position: Position) -> None:
+        """Names the operation that reads next, for messages."""
+        self._at = position
+
+    def fail(self, reason: str) -> CommandError:
+        """The error of an operation whose registers make no sense."""
+        return CommandError(f"{self._at}: {reason}")
+
+    def take(self, name: str) -> int:
+        """The unsigned value of a register."""
+        try:
+            return self._values[name]
+        except KeyError:
+            raise self.fail(f"needs register {name}, which no command has set") from None
+
+    def signed(self, name: str) -> int:
+        """The value of a 16-bit register as a signed number."""
+        value = self.take(name)
+        return value - (1 << 16) if value & 0x8000 else value
+
+    def size(self, name: str) -> int:
+        """The value of a register that holds a size minus one."""
+        return self.take(f"{name}_M1") + 1
+
+    def address(self, name: str) -> int:
+        """An address or length: unsigned, 40 bits."""
+        value = self.take(name)
+        if value >> _ADDRESS_BITS:
+            raise self.fail(f"{name} has more than {_ADDRESS_BITS} bits. Received: {value:#x}")
+        return value
+
+    def stride(self, name: str) -> int:
+        """A stride: signed, 40 bits."""
+        value = self.address(name)
+        return value - (1 << _ADDRESS_BITS) if value >> (_ADDRESS_BITS - 1) else value
+
+    def scale(self, name: str) -> tuple[int, int]:
+        """Multiplier and shift of a scale register."""
+        value, shift = self.take(name), self._shifts[name]
+        if shift > 63:
+            raise self.fail(f"{name} may shift by at most 63. Received: {shift}")
+        return value, shift
+
+    def region(self, name: str) -> Region:
+        """The region a region register names."""
+        number = self.take(name)
+        if number >= len(self._regions) or self._regions[number] is None:
+            raise self.fail(f"{name} names region {number}, which this network does not have")
+        return self._regions[number]
+
+    def ofm(self) -> FeatureMap:
+        """The output feature map."""
+        shape = (self.size("OFM_HEIGHT"), self.size("OFM_WIDTH"), self.size("OFM_DEPTH"))
+        precision = self.take("OFM_PRECISION")
+        return self._feature_map("OFM", shape, precision, _OFM_DTYPES.get(precision & 7))
+
+    def ifm(self, shape: tuple[int, int, int]) -> FeatureMap:
+        """The input feature map, whose height and width the operation knows."""
+        precision = self.take("IFM_PRECISION")
+        return self._feature_map("IFM", shape, precision, _IFM_DTYPES.get(precision & 15))
+
+    def ifm2(self, shape: tuple[int, int, int]) -> FeatureMap:
+        """The second input feature map."""
+        precision = self.take("IFM2_PRECISION")
+        return self._feature_map("IFM2", shape, precision, _IFM_DTYPES.get(precision & 15))
+
+    def _feature_map(
+        self, name: str, shape: tuple[int, int, int], precision: int, dtype: str | None
+    ) -> FeatureMap:
+        layout = precision >> 6 & 3
+        if dtype is None or layout > 1:
+            raise self.fail(f"{name}_PRECISION is none of an Ethos-U55. Received: {precision:#06x}")
+        tile = (
+            self.size(f"{name}_HEIGHT0"),
+            self.size(f"{name}_HEIGHT1"),
+            self.size(f"{name}_WIDTH0"),
+        )
+        used = (True, shape[1] > tile[2], shape[0] > tile[0])
+        used += (used[1] and shape[0] > tile[1],)
+        zero_point = self.take(f"{name}_ZERO_POINT")
+        unsigned = dtype in ("u1", "<u2")
+        feature_map = FeatureMap(
+            name=name,
+            region=self.region(f"{name}_REGION"),
+            shape=shape,
+            dtype=np.dtype(dtype),
+            brick=layout == 1,
+            bases=tuple(self.address(f"{name}_BASE{i}") if used[i] else 0 for i in range(4)),
+            tile=tile,
+            strides=tuple(self.stride(f"{name}_STRIDE_{axis}") for axis in "YXC"),
+            zero_point=zero_point if unsigned else self.signed(f"{name}_ZERO_POINT"),
+        )
+        feature_map.check_inside()
+        if feature_map.nbytes > feature_map.region.size:  # zero strides: unbounded work
+            raise self.fail(
+                f"{name} of shape {shape} has {feature_map.nbytes} bytes, more than the "
+                f"{feature_map.region.size} of {feature_map.region.name}"
+            )
+        return feature_map
+
+    def kernel(self, limits: tuple[int, int]) -> Kernel:
+        """The kernel; `limits` are the largest dilated height and the largest area."""
+        bits = self.take("KERNEL_STRIDE")
+        stride = (
+            1 + (bits >> 1 & 1) + 2 * (bits >> 9 & 1),
+            1 + (bits & 1) + 2 * (bits >> 6 & 1),
+        )
+        dilation = (1 + (bits >> 4 & 1), 1 + (bits >> 3 & 1))
+        if bits & ~0x25F:
+            raise self.fail(f"KERNEL_STRIDE has unknown bits. Received: {bits:#06x}")
+        reach = (self.size("KERNEL_HEIGHT"), self.size("KERNEL_WIDTH"))
+        if reach[0] > limits[0] or reach[0] * reach[1] > limits[1]:
+            raise self.fail(
+                f"a kernel may be {limits[0]} high and have {limits[1]} elements. Received: {reach}"
+            )
+        if any((r - 1) % d for r, d in zip(reach, dilation, strict=True)):
+            raise self.fail(f"no kernel dilated by {dilation} has size {reach}")
+        upscale = self.take("IFM_UPSCALE")
+        if upscale > 2:
+            raise self.fail(f"IFM_UPSCALE is 0, 1 or 2. Received: {upscale}")
+        padding = tuple(self.take(f"IFM_PAD_{s}") for s in ("TOP", "LEFT", "BOTTOM", "RIGHT"))
+        if max(padding) > 127:
+            raise self.fail(f"padding may be 127 at most. Received: {padding}")
+        size = tuple((r - 1) // d + 1 for r, d in zip(reach, dilation, strict=True))
+        return Kernel(size, stride, dilation, bool(bits & 4), padding, upscale)
+
+    def window(self, ofm: FeatureMap, kernel: Kernel) -> tuple[int, int]:
+        """Height and width of the input, before padding and after upscaling."""
+        height = (ofm.shape[0] - 1) * kernel.stride[0] + kernel.reach[0]
+        width = (ofm.shape[1] - 1) * kernel.stride[1] + kernel.reach[1]
+        height -= kernel.padding[0] + kernel.padding[2]
+        width -= kernel.padding[1] + kernel.padding[3]
+        if height < 1 or width < 1:
+            raise self.fail(
+                f"an OFM of {ofm.shape} with kernel {kernel} leaves an IFM of {height} x {width}"
+            )
+        return height, width
+
+    def activation(self, ofm: FeatureMap) -> Activation:
+        """Clamping and look-up table."""
+        bits = self.take("ACTIVATION")
+        function, clip = bits & 0xFFF, bits >> 12
+        if function and not 16 <= function <= 23:
+            raise self.fail(
+                "ACTIVATION should be none or a look-up table (16 to 23): TANH and SIGMOID are "
+                f"not executed. Received: {function}"
+            )
+        if clip not in (0, 2, 3, 5):
+            raise self.fail(f"ACTIVATION clips to 0, 2, 3 or 5. Received: {clip}")
+        forced = {0: None, 2: "u1", 3: "i1", 5: "<i2"}[clip]
+        unsigned = (forced or ofm.dtype.str.lstrip("|")) in ("u1", "<u2")
+        read = self.take if unsigned else self.signed
+        return Activation(
+            low=read("ACTIVATION_MIN"),
+            high=read("ACTIVATION_MAX"),
+            clip=forced,
+            table=function - 16 if function else None,
+        )
