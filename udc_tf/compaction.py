@@ -1,7 +1,8 @@
 """The physically small network of one configuration.
 
 Walks the traced model, keeps the chosen branch of every choice and the active channels of every
-tensor, and carries the weights over.
+tensor, and carries the weights over. Wherever the int8 network rounds a tensor it has an
+`ActivationQuantizer`, which does nothing until finetuning switches it on.
 """
 
 import dataclasses
@@ -12,7 +13,8 @@ import numpy as np
 
 from udc_tf import conversion
 from udc_tf.channels import FIXED, ChannelGroups, ChannelMap
-from udc_tf.graph import Gate, Graph, Node
+from udc_tf.graph import Gate, Graph, Node, TensorRef
+from udc_tf.layers.activation_quantizer import ActivationQuantizer
 from udc_tf.layers.choice import Mix
 from udc_tf.layers.compact import (
     CompactConv2D,
@@ -21,6 +23,7 @@ from udc_tf.layers.compact import (
     CompactDepthwiseConv2D,
     CompactKernel,
 )
+from udc_tf.quantization_points import Point, quantization_points, splits_activation
 from udc_tf.quantizers import FLOAT_BITS
 
 
@@ -84,10 +87,18 @@ class Compactor:
 
     def __init__(self, graph: Graph, groups: ChannelGroups, configuration: Configuration):
         self._graph, self._groups, self._configuration = graph, groups, configuration
-        self._made: dict[int, keras.Operation] = {}
+        self._made: dict[object, keras.Operation] = {}
         self._slices: dict[str, tuple[keras.layers.Layer, Slices]] = {}
+        self._points = quantization_points(
+            graph,
+            keeps=lambda node: configuration.keeps(node.gates),
+            branch_of=lambda node: configuration.branches.get(node.name, 0),
+        )
+        self._quantizers: dict[str, ActivationQuantizer] = {}
+        self._quantized_inputs: dict[int, keras.KerasTensor] = {}
 
     def build(self) -> keras.Model:
+        self._quantized_inputs = {}
         return self._graph.rebuild(self._convert)
 
     @property
@@ -103,7 +114,50 @@ class Compactor:
             return lambda branches: branches[branch]
         if id(node.layer) not in self._made:
             self._made[id(node.layer)] = self._make(node)
-        return self._made[id(node.layer)]
+        layer = self._made[id(node.layer)]
+
+        def call(*args, **kwargs):
+            args, kwargs = self._quantize_inputs(node, args, kwargs)
+            outputs = layer(*args, **kwargs)
+            if node.output.id in self._points.split:
+                outputs = self._quantizer(self._points.split[node.output.id])(outputs)
+                outputs = self._activation(node)(outputs)
+            return keras.tree.map_structure(
+                lambda ref, tensor: self._quantize(ref, tensor), node.outputs, outputs
+            )
+
+        return call
+
+    def _quantizer(self, point: Point) -> ActivationQuantizer:
+        """The layer of a range; tensors that share the range share the layer."""
+        if point.name not in self._quantizers:
+            self._quantizers[point.name] = point.make()
+        return self._quantizers[point.name]
+
+    def _quantize(self, ref, tensor):
+        point = self._points.tensors.get(ref.id)
+        return tensor if point is None else self._quantizer(point)(tensor)
+
+    def _quantize_inputs(self, node: Node, args, kwargs):
+        """Rounds those arguments that are inputs of the model, each once for all its consumers."""
+        inputs = {ref.id for ref in keras.tree.flatten(self._graph.inputs)}
+
+        def rounded(ref, value):
+            if not isinstance(ref, TensorRef) or ref.id not in inputs:
+                return value
+            if ref.id not in self._quantized_inputs:
+                self._quantized_inputs[ref.id] = self._quantize(ref, value)
+            return self._quantized_inputs[ref.id]
+
+        return keras.tree.map_structure(rounded, (node.args, node.kwargs), (args, kwargs))
+
+    def _activation(self, node: Node) -> keras.layers.Activation:
+        """The activation of a kernel layer, as a layer of its own: TFLite has it as an operator."""
+        key = (id(node.layer), "activation")
+        if key not in self._made:
+            name = f"{conversion.safe_name(node.name)}_activation"
+            self._made[key] = keras.layers.Activation(node.layer.activation, name=name)
+        return self._made[key]
 
     def _make(self, node: Node):
         kind = conversion.kernel_kind(node.layer)
@@ -126,6 +180,8 @@ class Compactor:
             config["units"] = len(slices.outputs)
         if choice.kernel_size is not None:
             config["kernel_size"] = choice.kernel_size
+        if splits_activation(node.layer):
+            config["activation"] = None
         return _COMPACT[kind](**config, bits=choice.bits, nonzeros=choice.nonzeros)
 
     def _slice(self, node: Node) -> Slices:

@@ -1,0 +1,144 @@
+"""8-bit activations as TFLite computes them."""
+
+import keras
+import tensorflow as tf
+
+# What TFLite fixes for the outputs of these operators, whatever was calibrated.
+FIXED_RANGES = {
+    "softmax": (0.0, 255 / 256),
+    "sigmoid": (0.0, 255 / 256),
+    "tanh": (-1.0, 127 / 128),
+}
+
+
+@keras.saving.register_keras_serializable("udc_tf")
+class ActivationQuantizer(keras.layers.Layer):
+    """Rounds a tensor to the 256 values that an int8 tensor of a range can hold.
+
+    scale = (maximum - minimum) / 255, and the zero point is nudged to an integer, so that zero is
+    one of the values. The range always includes zero. A new layer passes its inputs on unchanged;
+    once `enabled` is 1 it quantizes. While `tracking` is 1, training steps move the range towards
+    each batch's smallest and largest value.
+
+    Args:
+        momentum: how slowly the range follows the batches. The first batch sets it.
+        hold_peaks: for a range that several tensors share (those that a concatenation joins): it
+            grows at once and shrinks slowly, so that it covers the widest of them.
+        fixed_range: `(minimum, maximum)` for operators whose output scale TFLite prescribes; never
+            tracked.
+        inference_only: do not quantize in training. For a probability that goes into the loss:
+            rounded to 0 it would have no gradient.
+
+    Example:
+
+    >>> quantizer = ActivationQuantizer(fixed_range=(0.0, 2.55))
+    >>> x = tf.constant([0.006, 1.0, 9.0])
+    >>> [round(float(v), 3) for v in quantizer(x)]
+    [0.006, 1.0, 9.0]
+    >>> _ = quantizer.enabled.assign(1)
+    >>> [round(float(v), 3) for v in quantizer(x)]
+    [0.01, 1.0, 2.55]
+    """
+
+    def __init__(
+        self,
+        momentum: float = 0.95,
+        hold_peaks: bool = False,
+        fixed_range: tuple[float, float] | None = None,
+        inference_only: bool = False,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if not 0 <= momentum < 1:
+            raise ValueError(f"`momentum` must be in [0, 1). Received: {momentum}")
+        if fixed_range is not None and not (fixed_range[0] <= 0 < fixed_range[1]):
+            raise ValueError(f"`fixed_range` must include zero. Received: {fixed_range}")
+        self.momentum = momentum
+        self.hold_peaks = hold_peaks
+        self.fixed_range = None if fixed_range is None else tuple(fixed_range)
+        self.inference_only = inference_only
+
+    def build(self, input_shape):
+        low, high = self.fixed_range or (0.0, 0.0)
+
+        def scalar(name, value):
+            # Replicas see different batches: their ranges are averaged.
+            return self.add_weight(
+                name=name,
+                shape=(),
+                initializer=keras.initializers.Constant(value),
+                trainable=False,
+                dtype="float32",
+                aggregation="mean",
+            )
+
+        self.minimum = scalar("minimum", low)
+        self.maximum = scalar("maximum", high)
+        self.enabled = scalar("enabled", 0.0)
+        self.tracking = scalar("tracking", 0.0)
+        self.seen = scalar("seen", 0.0)
+
+    @property
+    def scale(self) -> float:
+        """The step between two neighbouring values."""
+        return (float(self.maximum.numpy()) - float(self.minimum.numpy())) / 255
+
+    @property
+    def zero_point(self) -> int:
+        """The int8 code of zero, -128 to 127."""
+        if self.scale == 0:
+            return -128
+        return round(-float(self.minimum.numpy()) / self.scale) - 128
+
+    def set_range(self, minimum: float, maximum: float) -> None:
+        """Sets the range, widened to include zero."""
+        self.minimum.assign(min(float(minimum), 0.0))
+        self.maximum.assign(max(float(maximum), 0.0))
+        self.seen.assign(1.0)
+
+    def call(self, inputs, training=None):
+        if training and self.fixed_range is None:
+            self._track(inputs)
+        if training and self.inference_only:
+            return inputs
+        low, high = tf.convert_to_tensor(self.minimum), tf.convert_to_tensor(self.maximum)
+
+        def quantized():
+            values = tf.cast(inputs, tf.float32)
+            return tf.cast(tf.quantization.fake_quant_with_min_max_vars(values, low, high), dtype)
+
+        dtype = inputs.dtype
+        usable = (tf.convert_to_tensor(self.enabled) > 0.5) & (high > low)
+        return tf.cond(usable, quantized, lambda: tf.identity(inputs))
+
+    def _track(self, inputs) -> None:
+        tracking = tf.convert_to_tensor(self.tracking) > 0.5
+
+        def observed():
+            values = tf.cast(tf.stop_gradient(inputs), tf.float32)
+            return tf.minimum(tf.reduce_min(values), 0.0), tf.maximum(tf.reduce_max(values), 0.0)
+
+        old = tf.convert_to_tensor(self.minimum), tf.convert_to_tensor(self.maximum)
+        low, high = tf.cond(tracking, observed, lambda: old)
+        first = tf.convert_to_tensor(self.seen) < 0.5
+        keep = tf.where(first, 0.0, self.momentum)
+        new_low, new_high = (
+            keep * o + (1 - keep) * n for o, n in zip(old, (low, high), strict=True)
+        )
+        if self.hold_peaks:
+            new_low, new_high = tf.minimum(new_low, low), tf.maximum(new_high, high)
+        self.minimum.assign(new_low)
+        self.maximum.assign(new_high)
+        self.seen.assign(tf.where(tracking, 1.0, tf.convert_to_tensor(self.seen)))
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "momentum": self.momentum,
+            "hold_peaks": self.hold_peaks,
+            "fixed_range": self.fixed_range,
+            "inference_only": self.inference_only,
+        }
