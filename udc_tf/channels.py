@@ -11,26 +11,13 @@ import keras
 import numpy as np
 from keras import layers as kl
 
+from udc_tf.conversion import kernel_kind
 from udc_tf.graph import Graph, Node, TensorRef
 from udc_tf.layers.choice import Mix
-from udc_tf.layers.kernels import (
-    Conv2DKernel,
-    Conv2DTransposeKernel,
-    DenseKernel,
-    DepthwiseConv2DKernel,
-)
 
 FIXED = -1  # the group of channels that always stay
 
-OPENING = (
-    kl.Conv2D,
-    kl.Conv2DTranspose,
-    kl.Dense,
-    Conv2DKernel,
-    Conv2DTransposeKernel,
-    DenseKernel,
-)
-DEPTHWISE = (kl.DepthwiseConv2D, DepthwiseConv2DKernel)
+OPENING = ("Conv2D", "Conv2DTranspose", "Dense")  # kinds of layers
 _TIES = (kl.Add, kl.Subtract, kl.Multiply, kl.Average, kl.Maximum, kl.Minimum, Mix)
 _PASSES = (
     kl.Activation,
@@ -182,14 +169,16 @@ class ChannelGroups:
         layer, maps = node.layer, [self._maps[r.id] for r in node.inputs]
         if getattr(layer, "data_format", "channels_last") == "channels_first":
             return None
-        if isinstance(layer, OPENING):
+        kind = kernel_kind(layer)
+        if kind in OPENING:
             if getattr(layer, "groups", 1) > 1:
                 return None
             opened = self._open(node, _channels(node.output))
             if _mixes_channels(node):
                 self._freeze(opened, f"the activation of `{node.name}` reads it as a whole")
             return opened
-        if isinstance(layer, DEPTHWISE):
+        if kind is not None:
+            # Depthwise.
             times = layer.depth_multiplier
             return ChannelMap(np.repeat(maps[0].group, times), np.repeat(maps[0].index, times))
         if isinstance(layer, _TIES) or type(layer).__name__ in _TYING_OPS:

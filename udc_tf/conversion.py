@@ -29,10 +29,20 @@ _OWN = {
 
 
 def kernel_kind(layer: keras.Operation) -> str | None:
-    """ "Conv2D", "DepthwiseConv2D", "Conv2DTranspose" or "Dense"; None for other layers."""
+    """ "Conv2D", "DepthwiseConv2D", "Conv2DTranspose" or "Dense"; None for all other layers."""
     for kind, classes in _KINDS.items():
         if isinstance(layer, classes):
-            return kind
+            return kind if unsupported(layer) is None else None
+    return None
+
+
+def unsupported(layer: keras.Operation) -> str | None:
+    """Why a layer with a kernel cannot be searched; None if it can, or has no kernel."""
+    if getattr(layer, "data_format", "channels_last") != "channels_last":
+        return "its channels are not last"
+    for name in ("kernel_constraint", "depthwise_constraint", "output_padding"):
+        if getattr(layer, name, None) is not None:
+            return f"`{name}` is not supported"
     return None
 
 
@@ -40,17 +50,6 @@ def kernel_config(layer: keras.layers.Layer, name: str) -> dict[str, Any]:
     """The arguments with which one of this package's kernel layers does what `layer` does."""
     kind = kernel_kind(layer)
     config = layer.get_config()
-    for unsupported in ("kernel_constraint", "depthwise_constraint", "output_padding"):
-        if config.get(unsupported) is not None:
-            raise ValueError(
-                f"`{unsupported}` of the layer `{name}` is not supported. Received: "
-                f"{config[unsupported]}"
-            )
-    if config.get("data_format", "channels_last") != "channels_last":
-        raise ValueError(
-            f"The layer `{name}` must have its channels last. Received: data_format="
-            f"{config['data_format']!r}"
-        )
     wanted = {key: config[key] for key in (*_COMMON, *_OWN[kind]) if key in config}
     # Keras calls the kernel's settings of a depthwise convolution by another name.
     prefix = "depthwise" if "depthwise_initializer" in config else "kernel"

@@ -113,8 +113,9 @@ def trace(model: keras.Model) -> Graph:
     ['head']
     """
     # On a copy: tracing calls every layer once more, which the caller's layers would remember.
-    functional = keras.models.clone_model(_as_functional(model))
-    functional.set_weights(model.get_weights())
+    original = _as_functional(model)
+    functional = keras.models.clone_model(original)
+    functional.set_weights(original.get_weights())
     tracer = _Tracer()
     inputs = tree.map_structure(tracer.ref, functional.input)
     outputs = tracer.inline(functional, functional.input, prefix="", gates=())
@@ -124,7 +125,7 @@ def trace(model: keras.Model) -> Graph:
         inputs=inputs,
         outputs=tree.map_structure(tracer.ref, outputs),
         nodes=tuple(tracer.nodes),
-        input_names=tuple(t.name for t in flat),
+        input_names=_input_names(original),
         input_dtypes=tuple(t.dtype for t in flat),
     )
 
@@ -145,6 +146,16 @@ def _as_functional(model: keras.Model) -> keras.Model:
             f"cannot be read. Received: {model} of class {type(model).__name__}"
         ) from None
     return model
+
+
+def _input_names(model: keras.Model) -> tuple[str, ...]:
+    """Names of the input layers: a tensor's own name changes when a model is saved and loaded."""
+    names = {
+        id(layer.output): layer.name
+        for layer in model.layers
+        if isinstance(layer, keras.layers.InputLayer)
+    }
+    return tuple(names[id(tensor)] for tensor in tree.flatten(model.input))
 
 
 class _Tracer:

@@ -7,10 +7,10 @@ import keras
 import numpy as np
 from keras import layers as kl
 
-from udc_tf.channels import DEPTHWISE, FIXED, OPENING, ChannelGroup, ChannelGroups, ChannelMap
+from udc_tf.channels import FIXED, OPENING, ChannelGroup, ChannelGroups, ChannelMap
+from udc_tf.conversion import kernel_kind, unsupported
 from udc_tf.graph import Gate, Graph, Node
 from udc_tf.layers.choice import Mix
-from udc_tf.layers.kernels import KernelLayer
 from udc_tf.space import LayerOptions, SearchSpace
 
 
@@ -90,7 +90,7 @@ def plan_search(graph: Graph, channels: ChannelGroups, space: SearchSpace) -> Pl
     for node in graph.nodes:
         shared = id(node.layer) in seen
         seen.add(id(node.layer))
-        if isinstance(node.layer, (*OPENING, *DEPTHWISE)):
+        if kernel_kind(node.layer) is not None:
             if shared:
                 # Its weights are stored once; only its multiplications happen again.
                 earlier = next(i for i, p in enumerate(layers) if p.name == node.name)
@@ -140,7 +140,7 @@ def _width_decisions(graph, channels, space, left_out):
     by_name = {g.name: i for i, g in enumerate(channels.groups)}
     options: dict[int, dict[str, tuple[float, ...] | None]] = {}
     for node in graph.nodes:
-        if isinstance(node.layer, OPENING):
+        if kernel_kind(node.layer) in OPENING:
             for g in set(channels.map_of(node.output).group.tolist()) - {FIXED}:
                 wanted = _own_options(node, space).widths
                 options.setdefault(g, {})[node.name] = wanted
@@ -182,7 +182,7 @@ def _priced(node: Node, channels: ChannelGroups, space: SearchSpace, left_out) -
     if space.is_frozen(node.name):
         left_out[node.name] = "the search space freezes it"
     inputs = channels.map_of(node.inputs[0])
-    if isinstance(node.layer, DEPTHWISE):
+    if kernel_kind(node.layer) == "DepthwiseConv2D":
         inputs = None
     elif (groups := getattr(node.layer, "groups", 1)) > 1:
         inputs = ChannelMap.fixed(len(inputs) // groups)
@@ -199,7 +199,7 @@ def _priced(node: Node, channels: ChannelGroups, space: SearchSpace, left_out) -
 
 
 def _positions(node: Node) -> int | None:
-    transposed = hasattr(node.layer, "kernel_size") and "Transpose" in type(node.layer).__name__
+    transposed = kernel_kind(node.layer) == "Conv2DTranspose"
     spatial = (node.inputs[0] if transposed else node.output).shape[1:-1]
     return None if None in spatial else math.prod(spatial)
 
@@ -210,7 +210,7 @@ def _usable_kernels(node: Node, kernels, left_out) -> tuple[int, ...] | None:
     size = tuple(getattr(layer, "kernel_size", ()))
     if kernels is None or size in ((), (1, 1)):
         return None
-    if len(set(size)) != 1 or layer.padding != "same" or "Transpose" in type(layer).__name__:
+    if len(set(size)) != 1 or layer.padding != "same" or kernel_kind(layer) == "Conv2DTranspose":
         left_out[f"kernel of {node.name}"] = "only square kernels with 'same' padding can be cut"
         return None
     usable = tuple(k for k in kernels if k <= size[0] and _stays_aligned(node, k))
@@ -254,7 +254,7 @@ def _fixed_part(node: Node, channels, graph: Graph, shared: bool, left_out) -> F
     if isinstance(layer, kl.BatchNormalization):
         source = next((n for n in graph.nodes if n.output.id == node.inputs[0].id), None)
         alone = source is not None and len(graph.consumers(source.output)) == 1
-        if alone and isinstance(source.layer, (*OPENING, *DEPTHWISE)) and not _activates(source):
+        if alone and kernel_kind(source.layer) is not None and not _activates(source):
             return part  # folded into the layer before it
         # Left over as a 1x1 depthwise convolution: a weight and a scale record a channel.
         positions = math.prod(d or 1 for d in node.output.shape[1:-1])
@@ -262,11 +262,10 @@ def _fixed_part(node: Node, channels, graph: Graph, shared: bool, left_out) -> F
             part, operators=1, bytes_per_channel=11.0, macs_per_channel=float(positions)
         )
     size = 0 if shared else sum(int(np.prod(w.shape)) for w in getattr(layer, "weights", ()))
-    known = (*_KNOWN_OPERATORS, KernelLayer)
-    if size and not isinstance(layer, known):
+    if size:
+        why = unsupported(layer) or f"{type(layer).__name__} is not a layer that can be searched"
         left_out[node.name] = (
-            f"{type(layer).__name__} is not a layer that can be searched; its {size} weights count "
-            "as bytes, its multiplications are not counted"
+            f"{why}; its {size} weights count as bytes, its multiplications are not counted"
         )
     return dataclasses.replace(part, bytes=size, operators=1)
 
@@ -274,6 +273,3 @@ def _fixed_part(node: Node, channels, graph: Graph, shared: bool, left_out) -> F
 def _activates(node: Node) -> bool:
     activation = getattr(node.layer, "activation", None)
     return activation is not None and getattr(activation, "__name__", "") != "linear"
-
-
-_KNOWN_OPERATORS = (kl.PReLU,)

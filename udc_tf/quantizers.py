@@ -62,7 +62,7 @@ def quantize_options(theta: tf.Tensor, bits: tuple[int, ...], ranges: tf.Tensor)
         r = tf.reshape(tf.gather(ranges, rounded), column)
         levels = np.reshape([integer_levels(bits[k]) for k in rounded], column).astype("float32")
         step = r / levels
-        scaled = tf.clip_by_value(theta[None], -r, r) / step
+        scaled = tf.maximum(tf.minimum(theta[None], r), -r) / step
         block = step * straight_through(tf.round(scaled), scaled)
         if len(rounded) == len(bits):
             return block

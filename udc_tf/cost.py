@@ -1,0 +1,260 @@
+"""What a configuration costs: bytes of flash, multiplications, the paper's formula.
+
+A target is a budget on one cost. Costs know nothing of the search; a new one is a class with
+`budget`, `bind(plan)` and `describe(value)`.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from udc_tf.counts import CountMaps, Counts
+from udc_tf.plan import Plan
+from udc_tf.quantizers import FLOAT_BITS
+
+_UNITS = {"B": 1, "KB": 1e3, "MB": 1e6, "KIB": 1024, "MIB": 1024**2}
+ACCELERATORS = (
+    *(f"ethos-u55-{n}" for n in (32, 64, 128, 256)),
+    *(f"ethos-u65-{n}" for n in (256, 512)),
+    *(f"ethos-u85-{n}" for n in (128, 256, 512, 1024, 2048)),
+)
+
+
+def parse_bytes(size: str | int | float) -> int:
+    """Bytes of "32KiB", "0.5MB", "900B" or a plain number.
+
+    >>> parse_bytes("32KiB"), parse_bytes("0.5MB")
+    (32768, 500000)
+    """
+    if isinstance(size, (int, float)) and not isinstance(size, bool):
+        number, unit = float(size), "B"
+    else:
+        match = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]+)\s*", str(size))
+        unit = match.group(2).upper() if match else ""
+        if unit not in _UNITS or match.group(1).count(".") > 1 or match.group(1) == ".":
+            raise ValueError(
+                f"A size is a number with a unit (B, kB, KiB, MB, MiB), such as '32KiB'. Received: "
+                f"{size!r}"
+            )
+        number = float(match.group(1))
+    if not 0 < number < float("inf"):
+        raise ValueError(f"A size must be positive. Received: {size!r}")
+    return int(number * _UNITS[unit])
+
+
+class BoundTarget(Protocol):
+    """A target that knows the network."""
+
+    budget: float
+    maps: CountMaps
+
+    def cost(self, counts: Counts) -> Any:
+        """The cost for counts of shape [..., layers]: [...]."""
+
+
+class Target(Protocol):
+    """A budget on some cost."""
+
+    budget: float
+
+    def bind(self, plan: Plan) -> BoundTarget: ...
+
+    def describe(self, value: float) -> str: ...
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class SizeModel:
+    """Coefficients of the compiled size in bytes.
+
+    fixed + sum over operators of
+        per_operator + per_channel * channels + weights * (s * bit_cost[b] + mask_cost * H(s)) / 8
+
+    The defaults are what Vela's output measures like for small networks; `udc_tf.export` fits them
+    to a given network.
+    """
+
+    fixed: float = 1500.0
+    per_operator: float = 300.0
+    per_channel: float = 10.0
+    mask_cost: float = 1.0
+    bit_cost: Mapping[int, float] = dataclasses.field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **dataclasses.asdict(self),
+            "bit_cost": {str(b): c for b, c in self.bit_cost.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "SizeModel":
+        bit_cost = {int(b): float(c) for b, c in values.get("bit_cost", {}).items()}
+        return cls(**{**values, "bit_cost": bit_cost})
+
+
+@dataclasses.dataclass(frozen=True)
+class Flash:
+    """Bytes of the compiled file that goes into flash.
+
+    Weights cost s*b + H(s) bits each (only non-zeros carry b bits, the mask its entropy), counted
+    over active input and output channels; scales, commands and container come on top.
+
+    Args:
+        budget: bytes, or a string such as "32KiB".
+        accelerator: Vela's name of the NPU.
+        size_model: coefficients, if better ones are known than the defaults.
+
+    Example:
+
+    >>> Flash("32KiB").budget
+    32768
+    """
+
+    budget: int | str
+    accelerator: str = "ethos-u55-128"
+    size_model: SizeModel = SizeModel()
+
+    def __post_init__(self):
+        object.__setattr__(self, "budget", parse_bytes(self.budget))
+        if self.accelerator not in ACCELERATORS:
+            raise ValueError(
+                f"Known accelerators: {', '.join(ACCELERATORS)}. Received: {self.accelerator!r}"
+            )
+
+    def bind(self, plan: Plan) -> BoundTarget:
+        for layer in plan.layers:
+            if FLOAT_BITS in (layer.options.bits or ()):
+                raise ValueError(
+                    f"An Ethos-U has no {FLOAT_BITS}-bit weights. Take bits up to 8. Received: "
+                    f"bits={layer.options.bits} for the layer `{layer.name}`"
+                )
+        return _BoundFlash(self.budget, CountMaps(plan, self.size_model.bit_cost), self.size_model)
+
+    def describe(self, value: float) -> str:
+        return f"{value:,.0f} bytes of flash"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kind": "flash",
+            "budget": self.budget,
+            "accelerator": self.accelerator,
+            "size_model": self.size_model.to_dict(),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Macs:
+    """Multiply-accumulate operations for one input. Zeros are multiplied too.
+
+    >>> Macs(0.5e9).budget
+    500000000.0
+    """
+
+    budget: float
+
+    def __post_init__(self):
+        if not 0 < float(self.budget) < float("inf"):
+            raise ValueError(f"`budget` must be positive. Received: {self.budget!r}")
+        object.__setattr__(self, "budget", float(self.budget))
+
+    def bind(self, plan: Plan) -> BoundTarget:
+        for layer in plan.layers:
+            if layer.positions is None:
+                raise ValueError(
+                    "Multiplications can only be counted for known image sizes. Received: a model "
+                    f"in which the output size of `{layer.name}` is unknown"
+                )
+        return _BoundMacs(self.budget, CountMaps(plan))
+
+    def describe(self, value: float) -> str:
+        return f"{value:,.0f} multiply-accumulates"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "macs", "budget": self.budget}
+
+
+@dataclasses.dataclass(frozen=True)
+class PaperSize:
+    """The size as the UDC paper prints it, b + H(s) bits a weight, for comparison with it.
+
+    It never rewards sparsity; use `Flash` for a device.
+    """
+
+    budget: int | str
+
+    def __post_init__(self):
+        object.__setattr__(self, "budget", parse_bytes(self.budget))
+
+    def bind(self, plan: Plan) -> BoundTarget:
+        return _BoundPaperSize(self.budget, CountMaps(plan, unsearched_bits=FLOAT_BITS))
+
+    def describe(self, value: float) -> str:
+        return f"{value:,.0f} bytes by the paper's formula"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "paper", "budget": self.budget}
+
+
+def target_from_dict(values: Mapping[str, Any]) -> Target:
+    values = dict(values)
+    kind = values.pop("kind")
+    if kind == "flash":
+        return Flash(**{**values, "size_model": SizeModel.from_dict(values["size_model"])})
+    return {"macs": Macs, "paper": PaperSize}[kind](**values)
+
+
+@dataclasses.dataclass(frozen=True)
+class _BoundFlash:
+    budget: float
+    maps: CountMaps
+    model: SizeModel
+
+    def layer_bytes(self, counts: Counts) -> Any:
+        """Bytes of each layer, [..., layers]."""
+        bits = counts.density * counts.bits + self.model.mask_cost * counts.entropy
+        stored = counts.weights * bits / 8 + self.model.per_channel * counts.outputs
+        return counts.present * (stored + self.model.per_operator)
+
+    def cost(self, counts: Counts) -> Any:
+        parts = self.maps.plan.fixed
+        constant = _column(parts, lambda p: p.bytes + p.operators * self.model.per_operator)
+        per_channel = _column(parts, lambda p: p.bytes_per_channel)
+        fixed = counts.part_present * (constant + per_channel * counts.part_channels)
+        return self.model.fixed + _total(self.layer_bytes(counts)) + _total(fixed)
+
+
+@dataclasses.dataclass(frozen=True)
+class _BoundMacs:
+    budget: float
+    maps: CountMaps
+
+    def cost(self, counts: Counts) -> Any:
+        plan = self.maps.plan
+        positions = _column(plan.layers, lambda layer: layer.positions)
+        per_channel = _column(plan.fixed, lambda p: p.macs_per_channel)
+        layers = counts.present * positions * counts.weights
+        return _total(layers) + _total(counts.part_present * per_channel * counts.part_channels)
+
+
+@dataclasses.dataclass(frozen=True)
+class _BoundPaperSize:
+    budget: float
+    maps: CountMaps
+
+    def cost(self, counts: Counts) -> Any:
+        parts = _column(self.maps.plan.fixed, lambda p: p.bytes * FLOAT_BITS / 8)
+        layers = counts.present * counts.weights * (counts.bits + counts.entropy) / 8
+        return _total(layers) + _total(counts.part_present * parts)
+
+
+def _column(items, value) -> np.ndarray:
+    return np.asarray([value(i) for i in items], np.float32)
+
+
+def _total(values):
+    return values.sum(-1) if isinstance(values, np.ndarray) else tf.reduce_sum(values, -1)

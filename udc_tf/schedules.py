@@ -1,0 +1,63 @@
+"""Values that change over a run, as functions of how much of it is done."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+
+def exponential(first: float, last: float, progress: tf.Tensor) -> tf.Tensor:
+    """first * (last/first)^progress.
+
+    >>> float(exponential(1.0, 0.01, tf.constant(0.5)))  # doctest: +ELLIPSIS
+    0.1...
+    """
+    return first * tf.pow(tf.constant(last / first), progress)
+
+
+def linear(first: float, last: float, progress: tf.Tensor) -> tf.Tensor:
+    """first + (last - first) * progress."""
+    return first + (last - first) * progress
+
+
+@keras.saving.register_keras_serializable("udc_tf")
+class CosineOverRun(keras.optimizers.schedules.LearningRateSchedule):
+    """Cosine from `initial` to `final` over a run, whose length `SearchModel.fit` fills in.
+
+    With `warmup`, the share of the run for which the search warms up, the cosine is run through
+    once for the warm-up and once for the rest, as in the paper.
+
+    Example:
+
+    >>> schedule = CosineOverRun(0.1, 0.0, steps=100)
+    >>> float(schedule(0)), float(schedule(100))  # doctest: +ELLIPSIS
+    (0.1..., 0.0)
+    """
+
+    def __init__(
+        self,
+        initial: float = 0.1,
+        final: float = 1e-4,
+        warmup: float = 0.0,
+        steps: int | None = None,
+    ):
+        if not initial > 0 or not 0 <= final <= initial:
+            raise ValueError(f"Need 0 <= final <= initial. Received: {initial=}, {final=}")
+        self.initial, self.final, self.warmup, self.steps = initial, final, warmup, steps
+
+    def __call__(self, step):
+        if self.steps is None:
+            raise ValueError("The length of the run is not known yet: give `steps`, or call `fit`.")
+        first = round(self.warmup * self.steps)
+        step = tf.cast(step, tf.float32)
+        rest = tf.maximum(0.0, step - first) / max(1, self.steps - first)
+        progress = tf.where(step < first, step / max(1, first), rest)
+        cosine = 0.5 * (1 + tf.cos(np.pi * tf.minimum(progress, 1.0)))
+        return self.final + (self.initial - self.final) * cosine
+
+    def get_config(self):
+        return {
+            "initial": self.initial,
+            "final": self.final,
+            "warmup": self.warmup,
+            "steps": self.steps,
+        }

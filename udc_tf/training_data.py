@@ -1,0 +1,85 @@
+"""What a search needs to know of its training data: its length, its order, a few batches of it."""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import tree
+
+
+def is_arrays(x: Any) -> bool:
+    """Whether x is one or several arrays (rather than a dataset, PyDataset or generator)."""
+    leaves = tree.flatten(x)
+    return bool(leaves) and all(
+        isinstance(leaf, np.ndarray) or tf.is_tensor(leaf) for leaf in leaves
+    )
+
+
+def steps_per_epoch(x: Any, batch_size: int | None, given: int | None) -> int:
+    """Steps of one epoch; schedules need it before the first."""
+    if given is not None:
+        return given
+    steps = None
+    if is_arrays(x):
+        steps = math.ceil(len(tree.flatten(x)[0]) / (batch_size or 32))
+    elif isinstance(x, tf.data.Dataset):
+        known = int(x.cardinality())
+        steps = known if known > 0 else None
+    elif isinstance(x, keras.utils.PyDataset):
+        steps = x.num_batches
+    if steps is None:
+        raise ValueError(
+            "The length of an epoch is needed, for the schedules: give `steps_per_epoch`, or data "
+            f"of known length. Received: {type(x).__name__}"
+        )
+    return steps
+
+
+def shuffled_dataset(arrays: tuple, batch_size: int, seed: int, epoch) -> tf.data.Dataset:
+    """Batches in an order that depends only on the seed and on `epoch()`.
+
+    A run that is interrupted and resumed so sees the same batches as one that was not; Keras'
+    own shuffling starts anew with the process.
+    """
+    arrays = tree.map_structure(tf.convert_to_tensor, arrays)
+    size = len(tree.flatten(arrays)[0])
+
+    def batches() -> Iterator[np.ndarray]:
+        order = np.random.default_rng([seed, epoch()]).permutation(size)
+        for start in range(0, size, batch_size):
+            yield order[start : start + batch_size]
+
+    indices = tf.data.Dataset.from_generator(
+        batches, output_signature=tf.TensorSpec([None], tf.int64)
+    )
+    data = indices.map(lambda i: tree.map_structure(lambda a: tf.gather(a, i), arrays))
+    data = data.apply(tf.data.experimental.assert_cardinality(math.ceil(size / batch_size)))
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return data.with_options(options).prefetch(2)
+
+
+def first_batches(x: Any, batch_size: int | None, batches: int) -> Iterable[Any] | None:
+    """Inputs of the first few batches, without labels; None if looking would use them up."""
+    batch_size = batch_size or 32
+    if is_arrays(x):
+        size = len(tree.flatten(x)[0])
+        starts = range(0, min(size, batches * batch_size), batch_size)
+        return [tree.map_structure(lambda a, s=s: a[s : s + batch_size], x) for s in starts]
+    if isinstance(x, tf.data.Dataset):
+        return x.take(batches).map(_inputs_only)
+    if isinstance(x, keras.utils.PyDataset):
+        count = min(batches, x.num_batches or batches)
+        return [_inputs_only(*_as_tuple(x[i])) for i in range(count)]
+    return None
+
+
+def _as_tuple(item: Any) -> tuple:
+    return item if isinstance(item, tuple) else (item,)
+
+
+def _inputs_only(*item):
+    return item[0]
