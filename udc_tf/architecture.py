@@ -1,5 +1,6 @@
 """The result of a search: one configuration, with what it costs and the weights it starts from."""
 
+import copy
 import dataclasses
 import json
 import os
@@ -68,7 +69,8 @@ class Architecture:
         Args:
             inherit_weights: start from the search's weights, if there are any; else anew.
         """
-        model = keras.saving.deserialize_keras_object(self.source)
+        # A copy: Keras takes the dictionary apart while it reads it.
+        model = keras.saving.deserialize_keras_object(copy.deepcopy(self.source))
         graph = trace(model)
         compactor = Compactor(graph, ChannelGroups(graph), self.configuration)
         compact = compactor.build()

@@ -1,5 +1,6 @@
 """The searchable model: a Keras model whose `fit` trains weights and decisions together."""
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Iterable
@@ -341,7 +342,7 @@ class SearchModel(keras.Model):
                 "A search over a subclassed model can be saved with `save_weights` only."
             )
         return {
-            "model": self.problem.source,
+            "model": copy.deepcopy(self.problem.source),
             "space": self.problem.space.to_dict(),
             "targets": [t.to_dict() for t in self.problem.targets],
             "settings": dataclasses.asdict(self.settings),
