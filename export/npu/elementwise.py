@@ -91,7 +91,7 @@ def _product(operation: Elementwise, one: np.ndarray, two: np.ndarray) -> np.nda
         return values
     if operation.ifm.dtype.itemsize == 4:
         # A 32-bit product is only shifted; its multiplier is not used.
-        return rescale(values, 1, operation.scale[1], ROUND_NATURAL)
+        return rescale(values, 1, operation.scale[1], operation.rounding)
     return rescale(values, *operation.scale, operation.rounding)
 
 

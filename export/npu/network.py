@@ -164,7 +164,7 @@ class NpuNetwork:
         programs = []
         for operator in self._container.npu_operators:
             regions = [
-                self._region(index, f"region {number}", number >= _IO_REGION)
+                self._region(index, f"region {number}", optional=True)
                 for number, index in enumerate(operator.regions)
             ]
             programs.append(program.build(operator, regions, checker, work_limit))

@@ -145,7 +145,8 @@ def build_convolution(
     ifm = _window_ifm(registers, ofm, kernel, registers.size("IFM_DEPTH"))
     if depthwise and ifm.shape[2] != ofm.shape[2]:
         raise registers.fail(
-            f"a depthwise kernel keeps its channels. Received: {ifm.shape[2]} in, {ofm.shape[2]} out"
+            "a depthwise kernel keeps its channels. "
+            f"Received: {ifm.shape[2]} in, {ofm.shape[2]} out"
         )
     if ifm.dtype.itemsize > 2:
         raise registers.fail("a convolution reads 8 or 16 bits. Received: 32-bit IFM")

@@ -30,11 +30,11 @@ def execute(operation: Pooling, stores: Stores) -> None:
 
 
 def _scaled(operation: Pooling, values: np.ndarray) -> np.ndarray:
-    if operation.scale is not None:
+    if operation.mode != "AVERAGE" or not any(operation.kernel.padding):
+        if operation.scale is None:
+            return values
         return rescale(values, *operation.scale, operation.rounding)
-    if operation.mode != "AVERAGE":
-        return values
-    # Without a scale of its own an average divides by the positions that are not padding.
+    # A padded average takes no scale: it divides by the positions that are not padding.
     inside = np.ones((1, *operation.ifm.shape[:2], 1), np.int64)
     window = prepare_window(inside, operation.kernel, operation.ofm.shape, 0)
     count = _reduce(window, operation.kernel, operation.ofm.shape, np.add)
