@@ -1,0 +1,63 @@
+"""A network for super resolution in the manner of FSRCNN, with searched depth and kernels."""
+
+import keras
+from keras import layers
+
+from udc_tf.layers.choice import Choice
+
+
+def fsrcnn(
+    input_shape=(64, 64, 1),
+    features=56,
+    mapping=12,
+    depth=4,
+    kernel_size=5,
+    search_depth=True,
+):
+    """Enlarges the brightness of an image four times.
+
+    Features are extracted, shrunk, mapped, expanded and enlarged, all on the small image until the
+    end. Where FSRCNN has one transposed convolution of stride 4, there are two of stride 2, the
+    most an Ethos-U55 takes; and the network adds detail to the enlarged input instead of redrawing
+    it, which makes it learn much faster.
+
+    Args:
+        input_shape: height, width, 1.
+        features: channels of the extraction and of the expansion.
+        mapping: channels in between.
+        depth: mapping layers.
+        kernel_size: of the mapping layers, the largest a search can choose.
+        search_depth: whether each mapping layer after the first is a `udc_tf.Choice` between itself
+            and nothing.
+
+    Example:
+
+    >>> fsrcnn((16, 16, 1)).output_shape
+    (None, 64, 64, 1)
+    """
+    inputs = keras.Input(input_shape, name="image")
+    x = _conv(inputs, features, 5, "extract")
+    x = _conv(x, mapping, 1, "shrink")
+    for number in range(1, depth + 1):
+        x = _mapping(mapping, kernel_size, number, search_depth and number > 1)(x)
+    x = _conv(x, features, 1, "expand")
+    x = layers.Conv2DTranspose(mapping, 4, strides=2, padding="same", name="enlarge1")(x)
+    x = layers.ReLU(name="enlarge1_relu")(x)
+    x = layers.Conv2DTranspose(1, 4, strides=2, padding="same", name="enlarge2")(x)
+    base = layers.UpSampling2D(2, interpolation="nearest", name="base1")(inputs)
+    base = layers.UpSampling2D(2, interpolation="nearest", name="base2")(base)
+    return keras.Model(inputs, layers.Add(name="sum")([x, base]), name="fsrcnn")
+
+
+def _mapping(filters, kernel_size, number, optional):
+    layer = layers.Conv2D(
+        filters, kernel_size, padding="same", activation="relu", name=f"map{number}"
+    )
+    if not optional:
+        return layer
+    return Choice([layer, layers.Identity(name=f"no_map{number}")], name=f"depth{number}")
+
+
+def _conv(x, filters, kernel_size, name):
+    x = layers.Conv2D(filters, kernel_size, padding="same", name=name)(x)
+    return layers.ReLU(name=f"{name}_relu")(x)
