@@ -1,0 +1,79 @@
+"""A user's own arrays: one .npz."""
+
+import os
+import pathlib
+
+import numpy as np
+
+from udc_tf.models.data.dataset import Dataset, Scaling, Split, in_three, split_off
+from udc_tf.models.data.errors import DataError
+
+_WANTED = "arrays x and y, or x_train, y_train, x_test, y_test (and x_validation, y_validation)"
+
+
+def from_npz(
+    path: str | os.PathLike,
+    seed: int = 0,
+    name: str | None = None,
+    class_names: tuple[str, ...] = (),
+) -> Dataset:
+    """A data set from an .npz with x and y, or with them for each part.
+
+    Whatever part is missing is split off deterministically: a tenth of the training data to
+    validate, a fifth of the whole to test. Inputs of 8 bits are taken for pixels and scaled to
+    [-1, 1); all others are taken as they are. Whole-numbered y are classes; without y the
+    inputs are their own targets (an autoencoder).
+    """
+    path = pathlib.Path(path)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            content = {key: file[key] for key in file.files}
+    except FileNotFoundError as error:
+        raise DataError(f"There is no {path}. A data file is an .npz with {_WANTED}.") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as .npz: {error}") from error
+    parts = {p: _part(content, f"_{p}", path) for p in ("train", "validation", "test")}
+    if parts["train"] is None:
+        whole = _part(content, "", path)
+        if whole is None:
+            found = ", ".join(content) or "nothing"
+            raise DataError(f"{path} must hold {_WANTED}. Received: {found}")
+        train, validation, test = in_three(whole, 0.1, 0.2, seed)
+    else:
+        train, validation, test = parts["train"], parts["validation"], parts["test"]
+        if test is None:
+            train, test = split_off(train, 0.2, seed)
+        if validation is None:
+            train, validation = split_off(train, 0.1, seed)
+    scaling = Scaling() if train.x.dtype == np.uint8 else Scaling(0.0, 1.0)
+    own_targets = train.y is train.x or train.y.shape == train.x.shape
+    if not class_names and np.issubdtype(train.y.dtype, np.integer) and train.y.ndim == 1:
+        class_names = tuple(str(n) for n in range(int(train.y.max()) + 1))
+    return Dataset(
+        name or path.stem,
+        train,
+        validation,
+        test,
+        class_names,
+        scaling,
+        target_scaling=scaling if own_targets else None,
+    )
+
+
+def _part(content: dict[str, np.ndarray], ending: str, path: pathlib.Path) -> Split | None:
+    x = content.get(f"x{ending}")
+    if x is None:
+        return None
+    x = x if x.dtype == np.uint8 else x.astype(np.float32)
+    if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
+        raise DataError(f"x{ending} of {path} contains NaN or infinite values.")
+    if x.ndim == 3:
+        x = x[..., None]  # images without a channel axis
+    y = content.get(f"y{ending}", x)
+    if np.issubdtype(y.dtype, np.integer) and y.dtype != np.uint8:
+        y = y.astype(np.int32)
+    if y.dtype == np.uint8 and y.ndim <= 2 and x.ndim > 2:
+        y = y.astype(np.int32)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    return Split(x, y)

@@ -1,0 +1,190 @@
+"""A data set in three parts: train, validation, and a test part that nothing is chosen by."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from udc_tf.models.data.augmentation import Augmentation
+from udc_tf.models.data.errors import DataError
+
+PARTS = ("train", "validation", "test")
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """One part of a data set: inputs as they are stored, and their labels or targets."""
+
+    x: np.ndarray
+    y: np.ndarray
+
+    def __post_init__(self):
+        if len(self.x) != len(self.y):
+            raise DataError(
+                f"Inputs and labels must be equally many. Received: {len(self.x)} and {len(self.y)}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def take(self, indices) -> "Split":
+        return Split(self.x[indices], self.y[indices])
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaling:
+    """Stored numbers to what the network sees: (x - offset) / scale.
+
+    The default turns a pixel p into (p - 128) / 128, which an int8 network with scale 1/128 and
+    zero point 0 sees as the integer p - 128: firmware subtracts 128 and is done.
+    """
+
+    offset: float = 128.0
+    scale: float = 128.0
+
+    def __call__(self, x):
+        if tf.is_tensor(x):
+            return (tf.cast(x, tf.float32) - self.offset) / self.scale
+        return (np.asarray(x, np.float32) - np.float32(self.offset)) / np.float32(self.scale)
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """Train, validation and test data.
+
+    Attributes:
+        name: as given to `load`.
+        train, validation, test: the three parts; the test part is never trained or chosen by.
+        class_names: one a class; empty if this is not a classification.
+        scaling: from stored numbers to the network's.
+        target_scaling: the same for targets, where they are images; None leaves them alone.
+
+    Example:
+
+    >>> from udc_tf.models import data
+    >>> digits = data.load("digits")
+    >>> digits.input_shape, len(digits.train), len(digits.validation), len(digits.test)
+    ((8, 8, 1), 1258, 180, 359)
+    """
+
+    name: str
+    train: Split
+    validation: Split
+    test: Split
+    class_names: tuple[str, ...] = ()
+    scaling: Scaling = Scaling()
+    target_scaling: Scaling | None = None
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return tuple(self.train.x.shape[1:])
+
+    @property
+    def classes(self) -> int:
+        return len(self.class_names)
+
+    def part(self, name: str) -> Split:
+        if name not in PARTS:
+            raise DataError(f"A data set has the parts {', '.join(PARTS)}. Received: {name!r}")
+        return getattr(self, name)
+
+    def arrays(self, part: str, limit: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and labels of a part, scaled, in memory."""
+        split = self.part(part)
+        y = np.asarray(split.y[:limit])
+        if self.target_scaling is not None:
+            y = self.target_scaling(y)
+        return self.scaling(split.x[:limit]), y
+
+    def batches(self, part: str, batch_size: int) -> tf.data.Dataset:
+        """A part in its own order, scaled and batched."""
+        split = self.part(part)
+        data = tf.data.Dataset.from_tensor_slices((split.x, split.y)).batch(batch_size)
+        return data.map(self._scaled).prefetch(2)
+
+    def training_batches(
+        self,
+        batch_size: int,
+        augmentation: Augmentation | None = None,
+        seed: int = 0,
+        epoch: Callable[[], int] | None = None,
+    ) -> tf.data.Dataset:
+        """The train part, shuffled and augmented.
+
+        Order and augmentation depend on nothing but `seed` and the epoch, so that a run which is
+        interrupted and resumed sees what it would have seen.
+
+        Args:
+            batch_size: of all batches but the last.
+            augmentation: what is done to the images; nothing by default.
+            seed: of order and augmentation.
+            epoch: tells the epoch when a pass begins; by default passes are counted.
+        """
+        split, size = self.train, len(self.train)
+        count = itertools.count()
+        epoch = epoch or (lambda: next(count))
+        x, y = tf.constant(split.x), tf.constant(split.y)
+
+        def one_pass() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+            number = epoch()
+            order = np.random.default_rng([seed, number]).permutation(size)
+            for batch, start in enumerate(range(0, size, batch_size)):
+                yield order[start : start + batch_size], np.array([seed * 7919 + number, batch])
+
+        def gather(indices, batch_seed):
+            images, labels = self._scaled(tf.gather(x, indices), tf.gather(y, indices))
+            if augmentation is not None:
+                images, labels = augmentation(images, labels, batch_seed)
+            return images, labels
+
+        indices = tf.data.Dataset.from_generator(
+            one_pass,
+            output_signature=(tf.TensorSpec([None], tf.int64), tf.TensorSpec([2], tf.int64)),
+        )
+        data = indices.map(gather, num_parallel_calls=2, deterministic=True)
+        steps = math.ceil(size / batch_size)
+        return data.apply(tf.data.experimental.assert_cardinality(steps)).prefetch(2)
+
+    def _scaled(self, x, y):
+        if self.target_scaling is not None:
+            y = self.target_scaling(y)
+        return self.scaling(x), y
+
+    def limited(self, examples: int | None) -> "Dataset":
+        """The same with at most so many examples a part, for trials."""
+        if examples is None:
+            return self
+        parts = {p: self.part(p).take(slice(0, examples)) for p in PARTS}
+        return dataclasses.replace(self, **parts)
+
+    def describe(self) -> str:
+        sizes = ", ".join(f"{len(self.part(p)):,} {p}" for p in PARTS)
+        shape = "x".join(map(str, self.input_shape))
+        classes = f", {self.classes} classes" if self.classes else ""
+        return f"{self.name}: {sizes} examples of {shape}{classes}"
+
+
+def split_off(split: Split, share: float, seed: int = 0) -> tuple[Split, Split]:
+    """Splits deterministically into (the rest, `share` of it), by a seeded permutation.
+
+    >>> rest, part = split_off(Split(np.arange(10), np.arange(10)), 0.2)
+    >>> len(rest), len(part)
+    (8, 2)
+    """
+    if not 0 < share < 1:
+        raise DataError(f"A share is between 0 and 1. Received: {share}")
+    order = np.random.default_rng(seed).permutation(len(split))
+    count = max(1, round(share * len(split)))
+    if count >= len(split):
+        raise DataError(f"Too few examples to split: {len(split)}.")
+    return split.take(np.sort(order[count:])), split.take(np.sort(order[:count]))
+
+
+def in_three(split: Split, validation: float, test: float, seed: int = 0):
+    """(train, validation, test) of data that come as one; shares are of the whole."""
+    rest, tested = split_off(split, test, seed)
+    train, validated = split_off(rest, validation / (1 - test), seed + 1)
+    return train, validated, tested

@@ -1,0 +1,93 @@
+"""A user's own images: a folder with one folder a class."""
+
+import os
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+
+from udc_tf.models.data.dataset import Dataset, Split, in_three, split_off
+from udc_tf.models.data.errors import DataError
+
+_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
+_PARTS = {"train": ("train",), "validation": ("validation", "val"), "test": ("test",)}
+
+
+def from_folder(
+    path: str | os.PathLike,
+    image_size: tuple[int, int] = (96, 96),
+    channels: int = 3,
+    seed: int = 0,
+) -> Dataset:
+    """Images in `path/<class>/*.png` (or .jpg, .bmp, .gif), resized to `image_size`.
+
+    If `path` has folders `train`, `validation` or `val`, and `test` with the classes below them,
+    these are the parts; what is missing is split off. All images are held in memory, as bytes.
+    """
+    path = pathlib.Path(path)
+    if not path.is_dir():
+        raise DataError(f"There is no folder {path}: it should hold one folder of images a class.")
+    folders = {
+        part: next((path / n for n in names if (path / n).is_dir()), None)
+        for part, names in _PARTS.items()
+    }
+    base = folders["train"] or path
+    names = class_names(base)
+
+    def read(folder):
+        files, labels = image_files(folder, names)
+        images = np.stack([read_image(f, image_size, channels) for f in files])
+        return Split(images, np.asarray(labels, np.int32))
+
+    if folders["train"] is None:
+        train, validation, test = in_three(read(path), 0.1, 0.2, seed)
+    else:
+        train = read(base)
+        validation, test = (
+            read(folders[p]) if folders[p] else None for p in ("validation", "test")
+        )
+        if test is None:
+            train, test = split_off(train, 0.2, seed)
+        if validation is None:
+            train, validation = split_off(train, 0.1, seed)
+    return Dataset(path.name, train, validation, test, names)
+
+
+def class_names(folder: pathlib.Path) -> tuple[str, ...]:
+    """Names of the folders that hold images, sorted."""
+    names = tuple(sorted(d.name for d in folder.iterdir() if d.is_dir() and _images(d)))
+    if len(names) < 2:
+        raise DataError(
+            f"{folder} should hold one folder of images ({', '.join(_ENDINGS)}) for each of at "
+            f"least two classes. Received: {', '.join(names) or 'none'}"
+        )
+    return names
+
+
+def image_files(folder: pathlib.Path, names: tuple[str, ...]) -> tuple[list[str], list[int]]:
+    """All images below `folder`, sorted, with the numbers of their classes."""
+    files, labels = [], []
+    for label, name in enumerate(names):
+        found = _images(folder / name)
+        if not found:
+            raise DataError(f"There are no images of the class {name!r} in {folder / name}.")
+        files += found
+        labels += [label] * len(found)
+    return files, labels
+
+
+def read_image(path: str, size: tuple[int, int], channels: int) -> np.ndarray:
+    """An image as bytes, resized with antialiasing."""
+    try:
+        image = tf.io.decode_image(tf.io.read_file(path), channels, expand_animations=False)
+    except tf.errors.InvalidArgumentError as error:
+        raise DataError(f"{path} is not an image that can be read.") from error
+    if tuple(image.shape[:2]) != tuple(size):
+        image = tf.image.resize(image, size, antialias=True)
+    return np.clip(np.rint(image.numpy()), 0, 255).astype(np.uint8)
+
+
+def _images(folder: pathlib.Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    return sorted(str(f) for f in folder.iterdir() if f.suffix.lower() in _ENDINGS)
