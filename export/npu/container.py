@@ -13,6 +13,7 @@ import numpy as np
 
 from udc_tf.export.npu.errors import ContainerError, WorkLimitError
 from udc_tf.export.npu.flatbuffer import Table
+from udc_tf.export.npu.operator_names import OPERATOR_NAMES
 
 ARENA_LIMIT = 256 << 20  # bytes; far above any SRAM, far below what hurts a host
 CUSTOM_CODE = "ethos-u"
@@ -82,7 +83,8 @@ class CpuOperator:
     @property
     def name(self) -> str:
         """How messages call it."""
-        return self.custom_code or f"builtin {self.builtin_code}"
+        known = OPERATOR_NAMES.get(self.builtin_code, f"builtin {self.builtin_code}")
+        return self.custom_code or known
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,6 +115,25 @@ def parse(data: bytes) -> Container:
         ContainerError: damaged, not TFLite, or without an `ethos-u` operator.
         WorkLimitError: the arena would be larger than `ARENA_LIMIT`.
     """
+    found = _parse(data, compiled=True)
+    if not found.npu_operators:
+        raise ContainerError(
+            "the file holds no `ethos-u` operator: it was not compiled by Vela, or Vela placed "
+            f"nothing on the NPU. Received operators: {[op.name for op in found.operators]}"
+        )
+    if found.arena_bytes > ARENA_LIMIT:
+        raise WorkLimitError(
+            f"the arena may take {ARENA_LIMIT} bytes. Received: {found.arena_bytes} bytes"
+        )
+    return found
+
+
+def parse_uncompiled(data: bytes) -> Container:
+    """Parses the graph of a .tflite before Vela: its tensors have no place in an arena yet."""
+    return _parse(data, compiled=False)
+
+
+def _parse(data: bytes, compiled: bool) -> Container:
     model = _model(data)
     codes = [
         (max(int(c.scalar(0, "<b", 0)), int(c.scalar(3, "<i", 0))), c.string(1))
@@ -122,18 +143,11 @@ def parse(data: bytes) -> Container:
     if len(graphs) != 1:
         raise ContainerError(f"a Vela output has one subgraph. Received: {len(graphs)}")
     graph = graphs[0]
-    tensors = _tensors(model, graph)
+    tensors = _tensors(model, graph, compiled)
     operators = [
         _operator(i, op, codes, tensors) for i, op in enumerate(graph.tables(3, "operator"))
     ]
-    if not any(isinstance(op, NpuOperator) for op in operators):
-        raise ContainerError(
-            "the file holds no `ethos-u` operator: it was not compiled by Vela, or Vela placed "
-            f"nothing on the NPU. Received operators: {[op.name for op in operators]}"
-        )
     arena = max((t.offset + t.nbytes for t in tensors if t.offset is not None), default=0)
-    if arena > ARENA_LIMIT:
-        raise WorkLimitError(f"the arena may take {ARENA_LIMIT} bytes. Received: {arena} bytes")
     return Container(
         tensors=tuple(tensors),
         inputs=_indices(graph.array(1, "<i4"), tensors, "graph input"),
@@ -151,10 +165,12 @@ def _model(data: bytes) -> Table:
     return Table.root(data)
 
 
-def _tensors(model: Table, graph: Table) -> list[TensorInfo]:
+def _tensors(model: Table, graph: Table, compiled: bool) -> list[TensorInfo]:
     buffers = [b.array(0, "u1") for b in model.tables(4, "buffer")]
     tables = graph.tables(0, "tensor")
-    offsets = _arena_offsets(model, buffers, len(tables))
+    offsets = [-1] * len(tables)
+    if compiled:
+        offsets = _arena_offsets(model, buffers, len(tables))
     tensors = []
     for i, table in enumerate(tables):
         code = int(table.scalar(1, "<b", 0))
@@ -215,9 +231,13 @@ def _operator(
         raise ContainerError(f"operator {index} names operator code {code} of {len(codes)}")
     builtin, custom = codes[code]
     what = f"operator {index}"
-    inputs = _indices(table.array(1, "<i4"), tensors, what)
+    on_cpu = builtin != _CUSTOM or custom != CUSTOM_CODE
+    inputs = table.array(1, "<i4")
+    if on_cpu:
+        inputs = inputs[inputs != -1]  # an optional input that is left out
+    inputs = _indices(inputs, tensors, what)
     outputs = _indices(table.array(2, "<i4"), tensors, what)
-    if builtin != _CUSTOM or custom != CUSTOM_CODE:
+    if on_cpu:
         return CpuOperator(index, builtin, custom, inputs, outputs, table.table(4, "options"))
     if len(inputs) < 4:
         raise ContainerError(

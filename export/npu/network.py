@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from udc_tf.export.npu import container, convolution, elementwise, pooling, program
-from udc_tf.export.npu.container import CpuOperator, NpuOperator, TensorInfo
+from udc_tf.export.npu.container import Container, CpuOperator, NpuOperator, TensorInfo
 from udc_tf.export.npu.errors import ContainerError, NpuError, UnsupportedOperatorError
 from udc_tf.export.npu.memory import Region
 from udc_tf.export.npu.operations import Convolution, Dma, Elementwise, Operation
@@ -59,6 +59,11 @@ class NpuNetwork:
         """Reads a compiled .tflite from disk."""
         with open(path, "rb") as file:
             return cls(file.read(), **options)
+
+    @property
+    def container(self) -> Container:
+        """The parsed file."""
+        return self._container
 
     @property
     def inputs(self) -> list[TensorInfo]:
@@ -113,20 +118,29 @@ class NpuNetwork:
         stores = self._new_stores(len(arrays[0]))
         for index, array in zip(self._container.inputs, arrays, strict=True):
             self._place(index, stores)[:] = array.reshape(len(array), -1).view(np.uint8)
-        number = 0
-        for operator, stream, cache in zip(
-            self._container.npu_operators, self._programs, self._caches, strict=True
-        ):
-            stores[program.SHRAM] = np.zeros((len(arrays[0]), operator.shram_bytes), np.uint8)
-            for index, operation in enumerate(stream):
-                try:
-                    _execute(index, operation, cache, stores)
-                except NpuError as error:
-                    raise program.located(error, operation.position) from None
-                if observe is not None:
-                    observe(number, operation, stores)
-                number += 1
+        for number in range(len(self._programs)):
+            self.run_stream(number, stores, observe)
         return [self._fetch(index, stores) for index in self._container.outputs]
+
+    def run_stream(self, number: int, stores: Stores, observe: Observer | None = None) -> None:
+        """Executes command stream `number` on memory that the caller holds.
+
+        Args:
+            number: of the `ethos-u` operator, counted from 0.
+            stores: byte stores by the names that `region` gives, [batch, bytes], changed in place.
+            observe: as for `run`.
+        """
+        batch = max(len(store) for store in stores.values())
+        operator = self._container.npu_operators[number]
+        stores[program.SHRAM] = np.zeros((batch, operator.shram_bytes), np.uint8)
+        first = sum(len(stream) for stream in self._programs[:number])
+        for index, operation in enumerate(self._programs[number]):
+            try:
+                _execute(index, operation, self._caches[number], stores)
+            except NpuError as error:
+                raise program.located(error, operation.position) from None
+            if observe is not None:
+                observe(first + index, operation, stores)
 
     def _checked_inputs(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         infos = self.inputs
@@ -159,24 +173,25 @@ class NpuNetwork:
             sizes[_own(index)] = self._container.tensors[index].nbytes
         checker = program.AccessChecker(sizes, constant)
         for index in self._container.inputs:
-            place = self._region(index, "input")
+            place = self.region(index, "input")
             checker.define(place.store, place.offset, place.size)
         programs = []
         for operator in self._container.npu_operators:
             regions = [
-                self._region(index, f"region {number}", optional=True)
+                self.region(index, f"region {number}", optional=True)
                 for number, index in enumerate(operator.regions)
             ]
             programs.append(program.build(operator, regions, checker, work_limit))
         for index in self._container.outputs:
-            place = self._region(index, "output")
+            place = self.region(index, "output")
             if not checker.defined(place.store, place.offset, place.size):
                 raise ContainerError(
                     f"no command writes output {self._container.tensors[index].name!r}"
                 )
         return programs
 
-    def _region(self, index: int, name: str, optional: bool = False) -> Region | None:
+    def region(self, index: int, name: str = "", optional: bool = False) -> Region | None:
+        """Where tensor `index` lives; None if it lives nowhere and is `optional`."""
         tensor = self._container.tensors[index]
         if tensor.data is not None:
             return Region(name, _constant(index), 0, len(tensor.data), False)
@@ -199,7 +214,7 @@ class NpuNetwork:
         return stores
 
     def _place(self, index: int, stores: Stores) -> np.ndarray:
-        place = self._region(index, f"tensor {index}")
+        place = self.region(index, f"tensor {index}")
         return stores[place.store][:, place.offset : place.offset + place.size]
 
     def _fetch(self, index: int, stores: Stores) -> np.ndarray:

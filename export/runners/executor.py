@@ -1,0 +1,31 @@
+"""`npu`: the command-stream executor."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from udc_tf.export.npu import NpuNetwork
+from udc_tf.export.runners.base import Runner, RunResult
+
+
+class NpuRunner(Runner):
+    """Executes what Vela wrote, on the host, bit for bit equal to TFLM."""
+
+    name = "npu"
+    takes_compiled = True
+
+    def unavailable(self) -> str | None:
+        return None
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        self.network = NpuNetwork(self.read(path))
+
+    def run(self, inputs: Sequence[np.ndarray]) -> RunResult:
+        start = time.perf_counter()
+        outputs = self.network.run(inputs)
+        seconds = time.perf_counter() - start
+        return RunResult(self.name, outputs, seconds, arena_bytes=self.network.arena_bytes)
