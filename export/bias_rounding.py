@@ -1,0 +1,78 @@
+"""Biases in whole units of the accumulators, and what that rounding does repaired downstream.
+
+TFLite counts a bias in units of input scale times weight scale. With few-bit weights that unit is
+coarse (for +-1 weights it can be half an output step), and rounding shifts a channel everywhere by
+the same amount. TFLM and the NPU also scale an accumulator in two roundings, which for coarse units
+leans away from zero. Neither averages out over positions. Where data are at hand, each layer's bias
+therefore takes up the mean error that the layers before it left, and only the last one remains.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from udc_tf.export import simulation
+from udc_tf.export.integer_network import IntegerNetwork, Kernel, Quantization, Step
+
+_SAMPLES = 64
+_INT32 = np.iinfo(np.int32)
+
+
+def round_biases(
+    network: IntegerNetwork,
+    quantizations: Sequence[Quantization],
+    samples: Sequence[np.ndarray] | None,
+) -> None:
+    """Sets `bias_codes` of every kernel; without samples to the nearest integers."""
+    if samples is None:
+        for step in network.kernels:
+            step.kernel = _rounded(step, step.kernel.bias, quantizations)
+        return
+    exact: dict[int, tf.Tensor] = {}  # biases as trained
+    rounded: dict[int, tf.Tensor] = {}  # biases as written
+    for index, array in zip(network.inputs, samples, strict=True):
+        values = tf.constant(array[:_SAMPLES], tf.float32)
+        exact[index] = rounded[index] = simulation.fake_quantize(values, quantizations[index])
+    for step in network.steps:
+        here = simulation.apply(network, step, exact)
+        there = simulation.apply(network, step, rounded)
+        if step.kernel is not None:
+            axes = tuple(range(here.shape.rank - 1))
+            error = tf.reduce_mean(there - here, axis=axes).numpy().astype(np.float64)
+            step.kernel = _rounded(step, step.kernel.bias - error, quantizations)
+            shift = written_bias(step, quantizations) - step.kernel.bias
+            there = _scaled_twice(there + shift.astype(np.float32), step, quantizations)
+        finish = quantizations[step.output]
+        exact[step.output] = simulation.finish(step, here, finish)
+        rounded[step.output] = simulation.finish(step, there, finish)
+
+
+def bias_scales(step: Step, quantizations: Sequence[Quantization]) -> np.ndarray:
+    """Units of a kernel's accumulators: one a channel, or a single one."""
+    return np.float32(quantizations[step.inputs[0]].scale) * np.float32(step.kernel.scales)
+
+
+def written_bias(step: Step, quantizations: Sequence[Quantization]) -> np.ndarray:
+    """The bias that the file holds, as real numbers."""
+    return step.kernel.bias_codes * bias_scales(step, quantizations).astype(np.float64)
+
+
+def _rounded(step: Step, bias: np.ndarray, quantizations) -> Kernel:
+    codes = np.round(bias / bias_scales(step, quantizations).astype(np.float64))
+    codes = np.clip(codes, _INT32.min, _INT32.max).astype(np.int32)
+    return dataclasses.replace(step.kernel, bias_codes=codes)
+
+
+def _scaled_twice(result: tf.Tensor, step: Step, quantizations) -> tf.Tensor:
+    """Rounds first to the fraction of an output step that a multiplier's shift leaves, then on."""
+    output = float(quantizations[step.output].scale)
+    _, exponent = np.frexp(bias_scales(step, quantizations).astype(np.float64) / output)
+    fraction = np.exp2(np.maximum(-exponent, 0)).astype(np.float32)
+    steps = _away_from_zero(result / output * fraction) / fraction
+    return _away_from_zero(steps) * output
+
+
+def _away_from_zero(values: tf.Tensor) -> tf.Tensor:
+    return tf.sign(values) * tf.floor(tf.abs(values) + 0.5)

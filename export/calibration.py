@@ -1,0 +1,203 @@
+"""The 8-bit range of every tensor: from training where it gave one, else from data."""
+
+import dataclasses
+import itertools
+from typing import Any
+
+import numpy as np
+
+from udc_tf.export import simulation
+from udc_tf.export.errors import CalibrationError
+from udc_tf.export.integer_network import IntegerNetwork, Quantization, Step, Value
+
+DEFAULT_SAMPLES = 128
+_BATCH = 32
+
+
+def quantize_values(
+    network: IntegerNetwork, samples: list[np.ndarray] | None
+) -> tuple[IntegerNetwork, list[Quantization]]:
+    """A quantization for each value of the network.
+
+    Operators that cannot change the scale (pooling, reshaping, ...) give their output that of
+    their input; all tensors of a concatenation get one, or a `QUANTIZE` in front where training
+    gave them different ranges: hence the network that is returned.
+    """
+    network, groups = _with_concatenations_agreeing(network)
+    observed = _observe(network, samples, groups)
+    quantizations = []
+    for index in range(len(network.values)):
+        members = groups.members(index)
+        trained = [network.values[m].trained for m in members if network.values[m].trained]
+        if trained:
+            quantizations.append(Quantization.of_range(*trained[0]))
+            continue
+        low = min(observed[m][0] for m in members)
+        high = max(observed[m][1] for m in members)
+        quantizations.append(Quantization.of_range(low, high))
+    return network, quantizations
+
+
+def take_samples(calibration: Any, network: IntegerNetwork, limit: int = DEFAULT_SAMPLES):
+    """One array an input of the network, at most `limit` samples each.
+
+    Args:
+        calibration: an array, a list of arrays (one an input), a `tf.data.Dataset`, a
+            `keras.utils.PyDataset`, or any iterable over batches; a batch is inputs or
+            `(inputs, targets, ...)`.
+    """
+    shapes = network.input_shapes()
+    batches = _batches(calibration, len(shapes))
+    taken: list[list[np.ndarray]] = [[] for _ in shapes]
+    count = 0
+    for batch in batches:
+        if len(batch) != len(shapes):
+            raise CalibrationError(
+                f"The network has {len(shapes)} inputs. Received: calibration data with "
+                f"{len(batch)} of them"
+            )
+        for rows, array, shape in zip(taken, batch, shapes, strict=True):
+            rows.append(_checked(array, shape)[: limit - count])
+        count += len(taken[0][-1])
+        if count >= limit:
+            break
+    if not count:
+        raise CalibrationError("The calibration data are empty. At least one sample is needed.")
+    return [np.concatenate(rows) for rows in taken]
+
+
+def _checked(array: Any, shape: tuple[int, ...]) -> np.ndarray:
+    try:
+        array = np.asarray(array, np.float32)
+    except (TypeError, ValueError) as error:
+        raise CalibrationError(
+            f"Calibration data must be numbers. Received: {type(array).__name__} ({error})"
+        ) from error
+    if array.shape[1:] != tuple(shape):
+        raise CalibrationError(
+            f"Calibration data must have the shape (batch, {', '.join(map(str, shape))}). "
+            f"Received: {array.shape}"
+        )
+    if not np.isfinite(array).all():
+        bad = int(np.size(array) - np.isfinite(array).sum())
+        raise CalibrationError(
+            f"Calibration data must be finite numbers. Received: {bad} NaN or infinite values"
+        )
+    return array
+
+
+def _batches(calibration: Any, inputs: int):
+    """Batches as lists of one array an input."""
+
+    def split(batch):
+        if isinstance(batch, dict):
+            return list(batch.values())
+        if isinstance(batch, (tuple, list)) and inputs == 1:
+            return [batch[0]]
+        if isinstance(batch, (tuple, list)) and len(batch) != inputs:
+            return split(batch[0])  # (inputs, targets)
+        return list(batch) if isinstance(batch, (tuple, list)) else [batch]
+
+    if hasattr(calibration, "shape"):
+        return [[calibration]]
+    if isinstance(calibration, (tuple, list)) and all(hasattr(a, "shape") for a in calibration):
+        return [list(calibration) if len(calibration) == inputs else [calibration[0]]]
+    if hasattr(calibration, "__getitem__") and hasattr(calibration, "__len__"):
+        # A PyDataset's iterator may never end.
+        return (split(calibration[i]) for i in range(len(calibration)))
+    if not hasattr(calibration, "__iter__"):
+        raise CalibrationError(
+            "Calibration data must be an array, a list of arrays or batches to iterate over. "
+            f"Received: {calibration!r}"
+        )
+    return map(split, calibration)
+
+
+@dataclasses.dataclass
+class _Groups:
+    """Values that share one quantization."""
+
+    parents: list[int]
+
+    @classmethod
+    def of(cls, values: list[Value]) -> "_Groups":
+        groups = cls(list(range(len(values))))
+        for index, value in enumerate(values):
+            if value.follows is not None:
+                groups.join(index, value.follows)
+        return groups
+
+    def root(self, index: int) -> int:
+        while self.parents[index] != index:
+            index = self.parents[index]
+        return index
+
+    def join(self, a: int, b: int) -> None:
+        self.parents[self.root(a)] = self.root(b)
+
+    def members(self, index: int) -> list[int]:
+        root = self.root(index)
+        return [i for i in range(len(self.parents)) if self.root(i) == root]
+
+
+def _with_concatenations_agreeing(network: IntegerNetwork):
+    values, steps = [dataclasses.replace(v) for v in network.values], []
+    groups = _Groups.of(values)
+
+    def range_of(index):
+        known = [values[m].trained for m in groups.members(index) if values[m].trained]
+        return known[0] if known else None
+
+    for step in network.steps:
+        if step.kind != "CONCATENATION":
+            steps.append(step)
+            continue
+        ranges = [range_of(i) for i in step.inputs]
+        known = [r for r in ranges if r is not None]
+        if not known and range_of(step.output) is None:
+            for index in step.inputs:
+                groups.join(index, step.output)
+            steps.append(step)
+            continue
+        # Training's word stands: what has another range is requantized on its way in.
+        widest = min(r[0] for r in known or [(0, 0)]), max(r[1] for r in known or [(0, 0)])
+        target = range_of(step.output) or widest
+        values[step.output].trained = target
+        inputs = []
+        for n, (index, own) in enumerate(zip(step.inputs, ranges, strict=True)):
+            if own != target:
+                name = f"{step.name}_input_{n}"
+                values.append(Value(name, values[index].shape, trained=target))
+                groups.parents.append(len(values) - 1)
+                steps.append(Step("QUANTIZE", step.name, (index,), len(values) - 1))
+                index = len(values) - 1
+            inputs.append(index)
+        steps.append(dataclasses.replace(step, inputs=tuple(inputs)))
+    return dataclasses.replace(network, values=values, steps=steps), groups
+
+
+def _observe(network: IntegerNetwork, samples, groups: _Groups):
+    """Smallest and largest of each value over the samples; nothing where nothing is missing."""
+    missing = [
+        v.name
+        for i, v in enumerate(network.values)
+        if not any(network.values[m].trained for m in groups.members(i))
+    ]
+    if not missing:
+        return {}
+    if samples is None:
+        raise CalibrationError(
+            f"{len(missing)} tensors have no range from training, so calibration data are needed: "
+            f"export(..., calibration=data). Received: None; the first without is `{missing[0]}`"
+        )
+    observed: dict[int, tuple[float, float]] = {}
+
+    def note(index: int, array: np.ndarray) -> None:
+        low, high = observed.get(index, (0.0, 0.0))
+        observed[index] = min(low, float(array.min())), max(high, float(array.max()))
+
+    for start in itertools.count(0, _BATCH):
+        batch = [array[start : start + _BATCH] for array in samples]
+        if not len(batch[0]):
+            return observed
+        simulation.run(network, batch, observe=note)

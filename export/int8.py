@@ -1,0 +1,121 @@
+"""The exact int8 TFLite model of a network.
+
+Lower, quantize, write, then read the file back and compare every integer with the network's own.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from udc_tf.export import bias_rounding, folding, simulation, tflite_file, tflite_writer
+from udc_tf.export import calibration as calibrating
+from udc_tf.export.errors import ConversionError
+from udc_tf.export.integer_network import IntegerNetwork, Quantization, Step
+from udc_tf.export.lowering import lower
+
+
+@dataclasses.dataclass(frozen=True)
+class Int8Model:
+    """A .tflite and what it was made of.
+
+    Attributes:
+        content: the bytes of the .tflite.
+        network: its operators, in the file's order.
+        quantizations: one a value of the network.
+    """
+
+    content: bytes
+    network: IntegerNetwork
+    quantizations: tuple[Quantization, ...]
+
+    def reference(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """int8 outputs of the fake-quant network for real inputs, first axis the batch."""
+        outputs = simulation.run(self.network, inputs, self.quantizations)
+        indices = self.network.outputs
+        return [self.quantizations[i].quantize(o) for i, o in zip(indices, outputs, strict=True)]
+
+    def quantize_inputs(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """int8 inputs for real ones."""
+        indices = self.network.inputs
+        return [self.quantizations[i].quantize(x) for i, x in zip(indices, inputs, strict=True)]
+
+
+def to_int8(model: keras.Model, calibration: Any = None) -> Int8Model:
+    """The int8 TFLite model of `model`.
+
+    Ranges of activations come from the model's activation quantizers; `calibration` serves the
+    tensors that have none.
+
+    Raises:
+        ConversionError: a layer has no int8 operator, or the file does not hold the integers.
+        CalibrationError: ranges are missing and the data do not give them.
+
+    Example:
+
+    >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, name="head")])
+    >>> exact = to_int8(model, calibration=np.ones((1, 4), "float32"))
+    >>> exact.network.steps[0].kernel.codes.shape
+    (2, 4)
+    """
+    network = lower(model)
+    samples = None if calibration is None else calibrating.take_samples(calibration, network)
+    network, quantizations = calibrating.quantize_values(network, samples)
+    for step in network.kernels:
+        scale = quantizations[step.inputs[0]].scale
+        step.kernel = folding.within_int32(step.kernel, scale)
+    bias_rounding.round_biases(network, quantizations, samples)
+    content = tflite_writer.write(network, quantizations)
+    exact = Int8Model(content, network, tuple(quantizations))
+    verify(exact)
+    return exact
+
+
+def verify(model: Int8Model) -> None:
+    """Reads the file back and compares codes, non-zeros, scales and biases with the network.
+
+    Raises:
+        ConversionError: with the first layer that differs, and how.
+    """
+    file = tflite_file.read(model.content)
+    network = model.network
+    if [o.kind for o in file.operators] != [s.kind for s in network.steps]:
+        raise ConversionError("The file's operators are not those of the network.")
+    for operator, step in zip(file.operators, network.steps, strict=True):
+        _verify_value(file, operator.outputs[0], model.quantizations[step.output], step)
+        if step.kernel is not None:
+            _verify_kernel(file, operator, step)
+
+
+def _verify_value(file, index: int, quantization: Quantization, step: Step) -> None:
+    tensor = file.tensors[index]
+    if tensor.scales.tolist() != [float(quantization.scale)] or tensor.zero_points.tolist() != [
+        quantization.zero_point
+    ]:
+        raise ConversionError(
+            f"The output of `{step.name}` should have {quantization}. Received: scales "
+            f"{tensor.scales}, zero points {tensor.zero_points}"
+        )
+
+
+def _verify_kernel(file, operator, step: Step) -> None:
+    weights, kernel = file.tensors[operator.inputs[1]], step.kernel
+    if weights.data is None or weights.data.dtype != np.int8:
+        raise ConversionError(f"`{step.name}` has no int8 weights. Received: {weights.type}")
+    if weights.data.shape != kernel.codes.shape or (weights.data != kernel.codes).any():
+        differing = "its shape"
+        if weights.data.shape == kernel.codes.shape:
+            differing = f"{int((weights.data != kernel.codes).sum())} codes"
+        raise ConversionError(f"The weights of `{step.name}` differ from the network: {differing}.")
+    if np.count_nonzero(weights.data) != kernel.nonzeros or weights.zero_points.any():
+        raise ConversionError(f"The weights of `{step.name}` lost zeros.")
+    expected = np.float32(kernel.scales)
+    if weights.scales.shape != expected.shape or (weights.scales != expected).any():
+        raise ConversionError(
+            f"The scales of `{step.name}` differ. Received: {weights.scales}, not {expected}"
+        )
+    bias = file.tensors[operator.inputs[-1]]
+    if (bias.data != kernel.bias_codes).any():
+        raise ConversionError(f"The bias of `{step.name}` differs.")

@@ -1,0 +1,169 @@
+"""Runs an `IntegerNetwork` in floating point: for calibration, and as the fake-quant reference.
+
+With quantizations given, every tensor that the .tflite materialises is rounded to its 256 values;
+that is what the network computes in quantization-aware training.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from udc_tf.export.integer_network import IntegerNetwork, Quantization, Step
+
+
+def run(
+    network: IntegerNetwork,
+    inputs: Sequence[np.ndarray],
+    quantizations: Sequence[Quantization] | None = None,
+    observe: Callable[[int, np.ndarray], None] | None = None,
+) -> list[np.ndarray]:
+    """Outputs for a batch of inputs.
+
+    Args:
+        inputs: one array an input of the network, real values, first axis the batch.
+        quantizations: one a value of the network; None runs without rounding.
+        observe: is called with each value's index and what it held.
+    """
+    held: dict[int, tf.Tensor] = {}
+
+    def keep(index: int, tensor: tf.Tensor) -> None:
+        held[index] = tensor
+        if observe is not None:
+            observe(index, tensor.numpy())
+
+    def quantization(index: int) -> Quantization | None:
+        return None if quantizations is None else quantizations[index]
+
+    for index, array in zip(network.inputs, inputs, strict=True):
+        keep(index, fake_quantize(tf.constant(array, tf.float32), quantization(index)))
+    for step in network.steps:
+        result = apply(network, step, held)
+        keep(step.output, finish(step, result, quantization(step.output)))
+    return [held[i].numpy() for i in network.outputs]
+
+
+def apply(network: IntegerNetwork, step: Step, held: Mapping[int, tf.Tensor]) -> tf.Tensor:
+    """A step's result in real numbers, before its fused activation."""
+    shape = (-1, *network.values[step.output].shape[1:])
+    return _OPERATIONS[step.kind](step, [held[i] for i in step.inputs], shape)
+
+
+def finish(step: Step, result: tf.Tensor, quantization: Quantization | None) -> tf.Tensor:
+    """The fused activation, and rounding to int8."""
+    return fake_quantize(_FUSED[step.activation](result), quantization)
+
+
+def fake_quantize(tensor: tf.Tensor, quantization: Quantization | None) -> tf.Tensor:
+    """Rounds to the values that int8 can hold; the same arithmetic as TensorFlow's own op."""
+    if quantization is None:
+        return tensor
+    low, high = quantization.limits
+    return tf.quantization.fake_quant_with_min_max_args(tensor, low, high)
+
+
+_FUSED = {"NONE": tf.identity, "RELU": tf.nn.relu, "RELU6": tf.nn.relu6}
+
+
+def _bias(step: Step):
+    return step.kernel.bias.astype(np.float32)
+
+
+def _convolution(step: Step, inputs, shape):
+    weights = step.kernel.real().transpose(1, 2, 3, 0)
+    options = step.options
+    convolved = tf.nn.convolution(
+        inputs[0],
+        weights,
+        strides=options["strides"],
+        padding=options["padding"],
+        dilations=options["dilation"],
+    )
+    return convolved + _bias(step)
+
+
+def _depthwise(step: Step, inputs, shape):
+    options = step.options
+    _, height, width, channels = step.kernel.codes.shape
+    times = options["multiplier"]
+    weights = step.kernel.real().reshape(height, width, channels // times, times)
+    convolved = tf.nn.depthwise_conv2d(
+        inputs[0],
+        weights,
+        strides=(1, *_square(options["strides"]), 1),
+        padding=options["padding"],
+        dilations=options["dilation"],
+    )
+    return convolved + _bias(step)
+
+
+def _square(strides):
+    if strides[0] != strides[1]:
+        raise NotImplementedError(f"TensorFlow's depthwise strides are square. Received: {strides}")
+    return strides
+
+
+def _transposed(step: Step, inputs, shape):
+    weights = step.kernel.real().transpose(1, 2, 0, 3)
+    batch = tf.shape(inputs[0])[0]
+    convolved = tf.nn.conv2d_transpose(
+        inputs[0],
+        weights,
+        tf.stack([batch, *shape[1:]]),
+        strides=step.options["strides"],
+        padding=step.options["padding"],
+    )
+    return convolved + _bias(step)
+
+
+def _dense(step: Step, inputs, shape):
+    return tf.linalg.matmul(inputs[0], step.kernel.real(), transpose_b=True) + _bias(step)
+
+
+def _pool(step: Step, inputs, shape):
+    pool = tf.nn.max_pool2d if step.kind == "MAX_POOL_2D" else tf.nn.avg_pool2d
+    options = step.options
+    return pool(inputs[0], options["size"], options["strides"], options["padding"])
+
+
+def _mean(step: Step, inputs, shape):
+    return tf.reduce_mean(inputs[0], axis=step.options["axes"], keepdims=step.options["keep"])
+
+
+def _slice(step: Step, inputs, shape):
+    _, top, left, _ = step.options["begin"]
+    _, bottom, right, _ = step.options["end"]
+    return inputs[0][:, top:bottom, left:right]
+
+
+def _resize(step: Step, inputs, shape):
+    method = "nearest" if step.kind == "RESIZE_NEAREST_NEIGHBOR" else "bilinear"
+    return tf.image.resize(inputs[0], step.options["size"], method)
+
+
+_OPERATIONS = {
+    "CONV_2D": _convolution,
+    "DEPTHWISE_CONV_2D": _depthwise,
+    "TRANSPOSE_CONV": _transposed,
+    "FULLY_CONNECTED": _dense,
+    "MAX_POOL_2D": _pool,
+    "AVERAGE_POOL_2D": _pool,
+    "MEAN": _mean,
+    "STRIDED_SLICE": _slice,
+    "RESIZE_NEAREST_NEIGHBOR": _resize,
+    "RESIZE_BILINEAR": _resize,
+    "RESHAPE": lambda step, inputs, shape: tf.reshape(inputs[0], shape),
+    "PAD": lambda step, inputs, shape: tf.pad(inputs[0], step.options["padding"]),
+    "CONCATENATION": lambda step, inputs, shape: tf.concat(inputs, step.options["axis"]),
+    "QUANTIZE": lambda step, inputs, shape: inputs[0],
+    "ADD": lambda step, inputs, shape: inputs[0] + inputs[1],
+    "SUB": lambda step, inputs, shape: inputs[0] - inputs[1],
+    "MUL": lambda step, inputs, shape: inputs[0] * inputs[1],
+    "RELU": lambda step, inputs, shape: tf.nn.relu(inputs[0]),
+    "RELU6": lambda step, inputs, shape: tf.nn.relu6(inputs[0]),
+    "LOGISTIC": lambda step, inputs, shape: tf.sigmoid(inputs[0]),
+    "TANH": lambda step, inputs, shape: tf.tanh(inputs[0]),
+    "SOFTMAX": lambda step, inputs, shape: tf.nn.softmax(inputs[0]),
+    "LEAKY_RELU": lambda step, inputs, shape: tf.nn.leaky_relu(inputs[0], step.options["alpha"]),
+    "HARD_SWISH": lambda step, inputs, shape: inputs[0] * tf.nn.relu6(inputs[0] + 3) / 6,
+}
