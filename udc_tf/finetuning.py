@@ -98,9 +98,9 @@ def finetune(
             stages.pruned_gradient, min(stages.alpha) < 1, stages.clip_unquantized
         )
 
-    finetuner = Finetuner(tiny, stages, teacher)
     schedule = stages.learning_rate(data.steps)
-    with finetuner.distribute_strategy.scope():
+    with tiny.distribute_strategy.scope():
+        finetuner = Finetuner(tiny, stages, teacher)
         finetuner.compile(
             _with_rate(optimizer, schedule, stages.momentum),
             keras.optimizers.Adam(stages.range_learning_rate, name="range_adam"),
