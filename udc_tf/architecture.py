@@ -71,7 +71,7 @@ class Architecture:
         """
         # A copy: Keras takes the dictionary apart while it reads it.
         model = keras.saving.deserialize_keras_object(copy.deepcopy(self.source))
-        graph = trace(model)
+        graph = trace(model, copy=False)
         compactor = Compactor(graph, ChannelGroups(graph), self.configuration)
         compact = compactor.build()
         if inherit_weights and self.weights is not None:

@@ -6,6 +6,7 @@ is not understood freezes the groups it touches, with the reason, so that nothin
 """
 
 import dataclasses
+import functools
 
 import keras
 import numpy as np
@@ -95,19 +96,21 @@ class ChannelGroups:
         for ref in keras.tree.flatten(graph.outputs):
             self._freeze(self._maps[ref.id], "its channels are an output of the model")
 
-    @property
+    @functools.cached_property
     def groups(self) -> list[ChannelGroup]:
         return [g for i, g in enumerate(self._all) if self._find(i) == i]
 
     def map_of(self, ref: TensorRef) -> ChannelMap:
         """The map with merged groups resolved; group numbers index `groups`."""
         raw = self._maps[ref.id]
-        numbers = {root: n for n, root in enumerate(self._roots())}
-        group = [FIXED if g == FIXED else numbers[self._find(g)] for g in raw.group]
-        return ChannelMap(np.asarray(group, int), raw.index)
+        return ChannelMap(self._numbers[raw.group], raw.index)
 
-    def _roots(self):
-        return [i for i in range(len(self._all)) if self._find(i) == i]
+    @functools.cached_property
+    def _numbers(self) -> np.ndarray:
+        """Number as opened -> number in `groups`; FIXED, which is -1, finds itself at the end."""
+        roots = [self._find(i) for i in range(len(self._all))]
+        numbers = {root: n for n, root in enumerate(sorted(set(roots)))}
+        return np.asarray([*(numbers[root] for root in roots), FIXED])
 
     def _find(self, i: int) -> int:
         while self._parent[i] != i:

@@ -165,7 +165,7 @@ class Compactor:
         if kind is not None:
             made = self._make_kernel_layer(node, kind, slices)
         elif isinstance(node.layer, keras.layers.Layer):
-            made = conversion.copy_layer(node.layer, node.name)
+            made = conversion.copy_layer(node.layer, node.name, len(slices.outputs))
         else:
             return node.layer  # an operation of keras.ops: nothing of its own
         self._slices[node.name] = (made, slices)

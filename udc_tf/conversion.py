@@ -58,9 +58,14 @@ def kernel_config(layer: keras.layers.Layer, name: str) -> dict[str, Any]:
     return {**wanted, "name": safe_name(name)}
 
 
-def copy_layer(layer: keras.layers.Layer, name: str) -> keras.layers.Layer:
-    """A new, unbuilt layer of the same configuration."""
-    return layer.__class__.from_config({**layer.get_config(), "name": safe_name(name)})
+def copy_layer(
+    layer: keras.layers.Layer, name: str, channels: int | None = None
+) -> keras.layers.Layer:
+    """A new, unbuilt layer of the same configuration, for so many output channels if given."""
+    config = {**layer.get_config(), "name": safe_name(name)}
+    if isinstance(layer, kl.Reshape) and channels is not None:
+        config["target_shape"] = (*config["target_shape"][:-1], channels)
+    return layer.__class__.from_config(config)
 
 
 def safe_name(name: str) -> str:

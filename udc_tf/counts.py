@@ -201,4 +201,4 @@ class CountMaps:
             constant[column], terms = linear_of(item)
             for decision, values in terms:
                 matrix[decision, : len(values), column] += values
-        return matrix.reshape(-1, len(items)), constant
+        return matrix.reshape(len(self.plan.decisions) * self.options, len(items)), constant

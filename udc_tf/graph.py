@@ -103,8 +103,11 @@ class Graph:
         )
 
 
-def trace(model: keras.Model) -> Graph:
+def trace(model: keras.Model, copy: bool = True) -> Graph:
     """The flat graph of a functional or sequential model.
+
+    Tracing calls every layer once more, which layers remember; so it works on a copy, unless
+    `copy=False` says that nobody else needs the model.
 
     Example:
 
@@ -112,10 +115,10 @@ def trace(model: keras.Model) -> Graph:
     >>> [node.name for node in trace(model).nodes]
     ['head']
     """
-    # On a copy: tracing calls every layer once more, which the caller's layers would remember.
-    original = _as_functional(model)
-    functional = keras.models.clone_model(original)
-    functional.set_weights(original.get_weights())
+    original = functional = _as_functional(model)
+    if copy:
+        functional = keras.models.clone_model(original)
+        functional.set_weights(original.get_weights())
     tracer = _Tracer()
     inputs = tree.map_structure(tracer.ref, functional.input)
     outputs = tracer.inline(functional, functional.input, prefix="", gates=())
@@ -137,7 +140,7 @@ def _as_functional(model: keras.Model) -> keras.Model:
                 f"The Sequential model `{model.name}` has no input shape yet: add a keras.Input "
                 "as its first layer, or call it once."
             )
-        return keras.Model(model.inputs, model.outputs, name=model.name)
+        return keras.Model(model.inputs[0], model.outputs[0], name=model.name)
     try:
         model.input  # noqa: B018 - defined for functional models only
     except AttributeError:
@@ -173,16 +176,31 @@ class _Tracer:
         return self._refs[id(tensor)]
 
     def inline(self, model, inputs, prefix: str, gates: tuple[Gate, ...]):
+        """Records the calls of `model` on `inputs`; returns its outputs.
+
+        `clone_model` is the public way to walk a functional model. What it returns is of no use
+        here, since a model on inner tensors gets a graph of its own; so the outputs are picked up
+        on the way, at marks set behind them.
+        """
+        functional = _as_functional(model)
+        marks = [keras.layers.Identity() for _ in tree.flatten(functional.output)]
+        marked = [m(t) for m, t in zip(marks, tree.flatten(functional.output), strict=True)]
+        outputs: dict[int, Any] = {}
+
         def call(layer, *args, **kwargs):
+            if layer in marks:
+                outputs[marks.index(layer)] = args[0]
+                return args[0]
             return self._call(layer, args, kwargs, prefix, gates)
 
-        clone = keras.models.clone_model(
-            _as_functional(model),
+        keras.models.clone_model(
+            keras.Model(functional.input, marked),
             input_tensors=inputs,
             clone_function=lambda layer: layer,
             call_function=call,
         )
-        return clone.output
+        flat = [outputs[i] for i in range(len(marks))]
+        return tree.pack_sequence_as(functional.output, flat)
 
     def _call(self, layer, args, kwargs, prefix, gates):
         name = self._name(layer, prefix)

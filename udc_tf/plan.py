@@ -1,6 +1,7 @@
 """From a network and a search space to the list of decisions and of priced layers."""
 
 import dataclasses
+import functools
 import math
 
 import keras
@@ -69,10 +70,11 @@ class Plan:
     left_out: dict[str, str]  # name -> why it is not searched
 
     def decision_index(self, kind: str, subject: str) -> int | None:
-        for i, d in enumerate(self.decisions):
-            if d.kind == kind and d.subject == subject:
-                return i
-        return None
+        return self._indices.get((kind, subject))
+
+    @functools.cached_property
+    def _indices(self) -> dict[tuple[str, str], int]:
+        return {(d.kind, d.subject): i for i, d in enumerate(self.decisions)}
 
     def group_of(self, channels: ChannelMap) -> list[int]:
         return sorted(set(channels.group.tolist()) - {FIXED})
