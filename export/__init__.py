@@ -6,6 +6,7 @@ import importlib
 _LAZY = {
     "compile_with_vela": "udc_tf.export.vela",
     "export": "udc_tf.export.pipeline",
+    "run": "udc_tf.export.runners",
 }
 
 

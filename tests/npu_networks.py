@@ -300,6 +300,8 @@ def random_network(seed: int) -> bytes:
     x = build.input(*(int(n) for n in rng.integers([5, 5, 1], [17, 17, 20])))
     for _ in range(int(rng.integers(2, 6))):
         x = _random_layer(build, rng, x)
+    if not build.operators:  # every layer drawn left its input as it was
+        x = build.conv(x, 8)
     return build.finish(_random_head(build, rng, x))
 
 

@@ -17,6 +17,9 @@ from udc_tf.export.npu.operator_names import OPERATOR_NAMES
 
 ARENA_LIMIT = 256 << 20  # bytes; far above any SRAM, far below what hurts a host
 CUSTOM_CODE = "ethos-u"
+_RANK_LIMIT = 8
+_OPERAND_LIMIT = 256  # inputs or outputs of one operator
+_STREAM_LIMIT = 256  # `ethos-u` operators of one graph
 
 _CUSTOM = 32  # TFLite's builtin code for "see the custom code"
 _DTYPES = {0: "f4", 1: "f2", 2: "i4", 3: "u1", 4: "i8", 6: "?", 7: "i2", 9: "i1"}
@@ -121,6 +124,11 @@ def parse(data: bytes) -> Container:
             "the file holds no `ethos-u` operator: it was not compiled by Vela, or Vela placed "
             f"nothing on the NPU. Received operators: {[op.name for op in found.operators]}"
         )
+    if len(found.npu_operators) > _STREAM_LIMIT:
+        raise WorkLimitError(
+            f"a graph may have {_STREAM_LIMIT} `ethos-u` operators. "
+            f"Received: {len(found.npu_operators)}"
+        )
     if found.arena_bytes > ARENA_LIMIT:
         raise WorkLimitError(
             f"the arena may take {ARENA_LIMIT} bytes. Received: {found.arena_bytes} bytes"
@@ -167,6 +175,9 @@ def _model(data: bytes) -> Table:
 
 def _tensors(model: Table, graph: Table, compiled: bool) -> list[TensorInfo]:
     buffers = [b.array(0, "u1") for b in model.tables(4, "buffer")]
+    if sum(b.size for b in buffers) > ARENA_LIMIT:
+        raise WorkLimitError(f"the file's buffers may take {ARENA_LIMIT} bytes together")
+    contents = [b.tobytes() if b.size else None for b in buffers]
     tables = graph.tables(0, "tensor")
     offsets = [-1] * len(tables)
     if compiled:
@@ -176,8 +187,13 @@ def _tensors(model: Table, graph: Table, compiled: bool) -> list[TensorInfo]:
         code = int(table.scalar(1, "<b", 0))
         if code not in _DTYPES:
             raise ContainerError(f"tensor {i} has element type {code}; known: {sorted(_DTYPES)}")
-        shape = tuple(int(n) for n in table.array(0, "<i4"))
-        if any(n < 0 for n in shape) or math.prod(shape) > ARENA_LIMIT:
+        shape = tuple(int(n) for n in table.array(0, "<i4")[: _RANK_LIMIT + 1])
+        dtype = np.dtype(_DTYPES[code])
+        if (
+            any(n < 0 for n in shape)
+            or len(shape) > _RANK_LIMIT
+            or math.prod(shape) * dtype.itemsize > ARENA_LIMIT
+        ):
             raise ContainerError(f"tensor {i} has an impossible shape. Received: {shape}")
         buffer = int(table.scalar(2, "<I", 0))
         if buffer >= len(buffers):
@@ -188,11 +204,11 @@ def _tensors(model: Table, graph: Table, compiled: bool) -> list[TensorInfo]:
         info = TensorInfo(
             name=table.string(3),
             shape=shape,
-            dtype=np.dtype(_DTYPES[code]),
+            dtype=dtype,
             scale=float(scales[0]) if scales.size else None,
             zero_point=int(zeros[0]) if zeros.size else 0,
             offset=offsets[i] if offsets[i] >= 0 else None,
-            data=buffers[buffer].tobytes() if buffers[buffer].size else None,
+            data=contents[buffer],
         )
         if info.data is not None and len(info.data) != info.nbytes:
             raise ContainerError(
@@ -265,6 +281,8 @@ def _operator(
 
 
 def _indices(values: np.ndarray, tensors: list[TensorInfo], what: str) -> tuple[int, ...]:
+    if len(values) > _OPERAND_LIMIT:
+        raise ContainerError(f"{what} names {len(values)} tensors; at most {_OPERAND_LIMIT}")
     for value in values:
         if not 0 <= value < len(tensors):
             raise ContainerError(f"{what} names tensor {value} of {len(tensors)}")

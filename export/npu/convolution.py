@@ -12,7 +12,7 @@ import dataclasses
 import numpy as np
 
 from udc_tf.export.npu import memory, weight_order, weights
-from udc_tf.export.npu.errors import WeightStreamError, WorkLimitError
+from udc_tf.export.npu.errors import WeightStreamError
 from udc_tf.export.npu.operations import Convolution
 from udc_tf.export.npu.output_stage import Stores, check_fits, finish, shared_bytes
 from udc_tf.export.npu.registers import Kernel
@@ -21,7 +21,6 @@ from udc_tf.export.npu.weight_order import WeightShape
 
 _COLUMNS_LIMIT = 1 << 22  # elements of the unrolled input held at once
 _WEIGHTS_LIMIT = 1 << 26
-_BLOCKS_LIMIT = 1 << 17
 _ZEROS_PER_BIT = 32  # no stream bit can stand for more weights
 
 
@@ -83,9 +82,6 @@ def _check_size(shape: WeightShape, stream_bytes: int) -> None:
         raise WeightStreamError(
             f"{stream_bytes} bytes cannot hold the {shape.weights} weights of {shape}"
         )
-    blocks = -(-shape.ofm_depth // shape.block_depth) * -(-shape.ifm_depth // 16)
-    if blocks > _BLOCKS_LIMIT:
-        raise WorkLimitError(f"the weights come in {blocks} blocks; the limit is {_BLOCKS_LIMIT}")
 
 
 def _scale_records(data: bytes, channels: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -12,6 +12,8 @@ import numpy as np
 
 from udc_tf.export.npu.errors import ContainerError
 
+_TEXT_LIMIT = 4096  # bytes of a name that are kept
+
 
 class Table:
     """One flatbuffer table: fields are numbered as in the schema, absent ones give the default.
@@ -63,7 +65,7 @@ class Table:
 
     def string(self, field: int) -> str:
         """The text in `field`; empty if absent."""
-        return self.array(field, "u1").tobytes().decode("utf-8", "replace")
+        return self.array(field, "u1")[:_TEXT_LIMIT].tobytes().decode("utf-8", "replace")
 
     def _field(self, field: int) -> int | None:
         slot = 4 + 2 * field

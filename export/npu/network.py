@@ -8,9 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from udc_tf.export.npu import container, convolution, elementwise, pooling, program
+from udc_tf.export.npu import (
+    container,
+    convolution,
+    cpu_operators,
+    elementwise,
+    pooling,
+    program,
+)
 from udc_tf.export.npu.container import Container, CpuOperator, NpuOperator, TensorInfo
-from udc_tf.export.npu.errors import ContainerError, NpuError, UnsupportedOperatorError
+from udc_tf.export.npu.errors import ContainerError, NpuError
 from udc_tf.export.npu.memory import Region
 from udc_tf.export.npu.operations import Convolution, Dma, Elementwise, Operation
 from udc_tf.export.npu.output_stage import Stores
@@ -43,13 +50,11 @@ class NpuNetwork:
 
     def __init__(self, data: bytes, work_limit: int = program.WORK_LIMIT):
         self._container = container.parse(bytes(data))
-        for operator in self._container.operators:
-            if isinstance(operator, CpuOperator):
-                raise UnsupportedOperatorError(
-                    f"operator {operator.index} ({operator.name}) runs on the CPU, which the "
-                    "executor does not have: change the network so that Vela places it on the "
-                    "NPU (`vela --supported-ops-report` lists the constraints)"
-                )
+        self._cpu = {
+            operator.index: cpu_operators.function(operator, self._container.tensors)
+            for operator in self._container.operators
+            if isinstance(operator, CpuOperator)
+        }
         self._separate = _separate_tensors(self._container.npu_operators)
         self._programs = self._build(work_limit)
         self._caches = [convolution.WeightCache() for _ in self._programs]
@@ -118,8 +123,16 @@ class NpuNetwork:
         stores = self._new_stores(len(arrays[0]))
         for index, array in zip(self._container.inputs, arrays, strict=True):
             self._place(index, stores)[:] = array.reshape(len(array), -1).view(np.uint8)
-        for number in range(len(self._programs)):
-            self.run_stream(number, stores, observe)
+        number = 0
+        for operator in self._container.operators:
+            if isinstance(operator, CpuOperator):
+                source = self._fetch(operator.inputs[0], stores)
+                target = self._place(operator.outputs[0], stores)
+                result = np.ascontiguousarray(self._cpu[operator.index](source))
+                target[:] = result.reshape(len(result), -1).view(np.uint8)
+            else:
+                self.run_stream(number, stores, observe)
+                number += 1
         return [self._fetch(index, stores) for index in self._container.outputs]
 
     def run_stream(self, number: int, stores: Stores, observe: Observer | None = None) -> None:
@@ -176,7 +189,10 @@ class NpuNetwork:
             place = self.region(index, "input")
             checker.define(place.store, place.offset, place.size)
         programs = []
-        for operator in self._container.npu_operators:
+        for operator in self._container.operators:
+            if isinstance(operator, CpuOperator):
+                self._check_cpu(operator, checker)
+                continue
             regions = [
                 self.region(index, f"region {number}", optional=True)
                 for number, index in enumerate(operator.regions)
@@ -189,6 +205,18 @@ class NpuNetwork:
                     f"no command writes output {self._container.tensors[index].name!r}"
                 )
         return programs
+
+    def _check_cpu(self, operator: CpuOperator, checker: program.AccessChecker) -> None:
+        source, target = (
+            self.region(index, f"operand of {operator.name}")
+            for index in (operator.inputs[0], operator.outputs[0])
+        )
+        if not checker.defined(source.store, source.offset, source.size) or not target.writable:
+            raise ContainerError(
+                f"operator {operator.index} ({operator.name}) reads bytes that nothing has "
+                "written, or writes to a constant"
+            )
+        checker.define(target.store, target.offset, target.size)
 
     def region(self, index: int, name: str = "", optional: bool = False) -> Region | None:
         """Where tensor `index` lives; None if it lives nowhere and is `optional`."""
@@ -252,7 +280,7 @@ def _separate_tensors(operators: Sequence[NpuOperator]) -> set[int]:
 
 
 def _constant(index: int) -> str:
-    return f"constant {index}"
+    return f"flash {index}"
 
 
 def _own(index: int) -> str:

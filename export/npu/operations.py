@@ -20,6 +20,13 @@ _TABLE_AREA = 2048  # bytes of look-up tables at the end of SHRAM
 _GLOBAL_SCALE = 1 << 8  # OFM_PRECISION: one scale for all channels
 _INTERNAL = 1 << 8  # DMA region: SHRAM instead of a region number
 
+# Cost on a host, in matrix multiply-adds (about 0.1 ns each). What a command can repeat for free on
+# the NPU costs Python time here; counting it is what keeps a damaged stream from running for hours.
+_PER_OPERATION = 10**6
+_PER_TAP = 2 * 10**4
+_PER_WEIGHT = 5 * 10**3
+_PER_WEIGHT_BLOCK = 5 * 10**5
+
 
 @dataclasses.dataclass(frozen=True)
 class Span:
@@ -38,6 +45,11 @@ class Dma:
     position: Position
     source: Span
     destination: Span
+
+    @property
+    def work(self) -> int:
+        """Cost in matrix multiply-adds."""
+        return 10 * self.source.length + _PER_OPERATION
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,8 +78,11 @@ class Convolution(Block):
     @property
     def work(self) -> int:
         """Cost in matrix multiply-adds; the depthwise kernel runs ten times slower on a host."""
-        taps = self.kernel.size[0] * self.kernel.size[1] * self.weight_shape.ifm_depth
-        return self.ofm.elements * taps * (10 if self.weight_shape.depthwise else 1)
+        shape = self.weight_shape
+        taps = self.kernel.size[0] * self.kernel.size[1]
+        sums = self.ofm.elements * taps * shape.ifm_depth * (10 if shape.depthwise else 1)
+        decoding = _PER_WEIGHT * shape.weights + _PER_WEIGHT_BLOCK * shape.blocks
+        return sums + decoding + _PER_TAP * taps + _PER_OPERATION
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,9 +96,9 @@ class Pooling(Block):
     @property
     def work(self) -> int:
         """Cost in matrix multiply-adds."""
-        return 10 * (self.ofm.elements * self.kernel.size[0] * self.kernel.size[1]) + 10 * (
-            self.ifm.elements
-        )
+        taps = self.kernel.size[0] + self.kernel.size[1]  # rows and columns one after the other
+        elements = self.ifm.elements + self.ofm.elements * taps
+        return 10 * elements + _PER_TAP * taps + _PER_OPERATION
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +117,7 @@ class Elementwise(Block):
     @property
     def work(self) -> int:
         """Cost in matrix multiply-adds."""
-        return 50 * self.ofm.elements
+        return 50 * self.ofm.elements + _PER_OPERATION
 
 
 Operation = Dma | Convolution | Pooling | Elementwise

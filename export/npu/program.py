@@ -30,6 +30,7 @@ from udc_tf.export.npu.registers import Registers
 
 WORK_LIMIT = 2 * 10**11  # multiply-adds of one inference: about 20 seconds on a host
 SHRAM = "SHRAM"
+_PER_MASK_BYTE = 20
 _RUNNING_KERNELS = 2  # operations that may still run when a copy begins
 
 
@@ -42,6 +43,7 @@ class AccessChecker:
         }
         self._copies: list[Dma] = []
         self._kernels: list[Operation] = []
+        self.work = 0  # cost of the checks themselves, as `Operation.work`
 
     def define(self, store: str, start: int, length: int) -> None:
         """Marks bytes that something outside the NPU writes: an input, a CPU operator's output."""
@@ -82,6 +84,9 @@ class AccessChecker:
         """Checks and notes an operation on feature maps."""
         ofm = operation.ofm
         sources = reads(operation)
+        self.work += _PER_MASK_BYTE * sum(
+            _extent(source)[2] - _extent(source)[1] for source in sources
+        )
         for source in sources:
             self._check_written(source)
         if memory.overlaps_itself(ofm, self._written[ofm.region.store].size):
@@ -128,6 +133,7 @@ class AccessChecker:
         if isinstance(one, Span) and isinstance(other, Span):
             return True
         mask = np.zeros(self._written[store].size, bool)
+        self.work += _PER_MASK_BYTE * mask.size
         for what, test in ((one, False), (other, True)):
             if isinstance(what, Span):
                 part = mask[what.start : what.start + what.length]
@@ -175,10 +181,11 @@ def build(
             operation = _step(command, registers, checker, operator, shram)
             if operation is None:
                 continue
-            work += 0 if isinstance(operation, Dma) else operation.work
-            if work > work_limit:
+            work += operation.work
+            if work + checker.work > work_limit:
                 raise WorkLimitError(
-                    f"the stream up to here needs {work} multiply-adds; the limit is {work_limit}"
+                    f"the stream up to here costs as much as {work + checker.work} multiply-adds; "
+                    f"the limit is {work_limit}"
                 )
         except NpuError as error:
             raise located(error, command.position) from None
@@ -228,5 +235,5 @@ def _step(
 
 
 def _check_writable(store: str, registers: Registers) -> None:
-    if store == "flash" or store.startswith("constant"):
+    if store.startswith("flash"):
         raise registers.fail("writes to flash, which is read-only")

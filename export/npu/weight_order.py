@@ -59,6 +59,20 @@ class WeightShape:
         """Weights of the kernel, without padding."""
         return self.ofm_depth * self.kernel[0] * self.kernel[1] * self.ifm_depth
 
+    @property
+    def ifm_block_depth(self) -> int:
+        """Input channels of a block."""
+        if self.depthwise:
+            return 1
+        return 16 if self.part_kernel or self.ifm_bits == 16 else 32
+
+    @property
+    def blocks(self) -> int:
+        """Blocks the walk visits."""
+        pieces = [-(-k // (8 // d)) for k, d in zip(self.kernel, self.dilation, strict=True)]
+        ofm_blocks = -(-self.ofm_depth // self.block_depth)
+        return ofm_blocks * -(-self.ifm_depth // self.ifm_block_depth) * pieces[0] * pieces[1]
+
 
 def _round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
@@ -75,9 +89,7 @@ def stream_order(shape: WeightShape) -> np.ndarray:
         (True, 256)
     """
     height, width = shape.kernel
-    ifm_block = 16 if shape.part_kernel or shape.ifm_bits == 16 else 32
-    if shape.depthwise:
-        ifm_block = 1
+    ifm_block = shape.ifm_block_depth
     parts = []
     for ofm_start in range(0, shape.ofm_depth, shape.block_depth):
         ofm_depth = min(shape.block_depth, shape.ofm_depth - ofm_start)

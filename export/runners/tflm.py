@@ -98,7 +98,7 @@ class TflmRunner(Runner):
 
 
 def _runtime() -> Any:
-    from tflite_micro.python.tflite_micro import runtime
+    from tflite_micro import runtime
 
     return runtime
 

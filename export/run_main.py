@@ -1,0 +1,138 @@
+"""`udc-run`: runs a compiled network before a board exists, and compares with its golden outputs.
+
+udc-run --model=out/model_vela.tflite --reference=out/model.tflite --on=all
+udc-run --workdir=work --on=npu --trace
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+from absl import app, flags
+
+from udc_tf.export.npu import NpuNetwork
+from udc_tf.export.npu.trace import trace
+from udc_tf.export.runners import RUNNERS, make_runner
+from udc_tf.export.runners.comparison import compare, table
+from udc_tf.export.runners.tflm import TflmRunner
+
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder that `udc-export` wrote into.")
+_MODEL = flags.DEFINE_string("model", None, "The .tflite that Vela wrote.")
+_REFERENCE = flags.DEFINE_string("reference", None, "The .tflite before Vela.")
+_GOLDEN = flags.DEFINE_string(
+    "golden",
+    None,
+    "An .npz with input_0, input_1, ... and output_0, ...: golden inputs and outputs, first axis "
+    "the batch. Without it inputs are drawn, and TFLM gives the golden outputs.",
+)
+_ON = flags.DEFINE_list("on", ["npu"], f"Runners: {', '.join(RUNNERS)}; or `all`.")
+_COUNT = flags.DEFINE_integer("count", 3, "How many inputs to draw or to take.", lower_bound=1)
+_SEED = flags.DEFINE_integer("seed", 0, "Seed of drawn inputs.")
+_TRACE = flags.DEFINE_bool(
+    "trace",
+    False,
+    "Print what each NPU operation reads and writes, and with --reference the first that diverges.",
+)
+_FVP = flags.DEFINE_string("fvp", None, "Path of Arm's Corstone-300 model.")
+_KEEP = flags.DEFINE_string("keep", None, "Folder to keep firmware and UART log in.")
+
+_OK, _DIFFERENT, _NOTHING_RAN = 0, 1, 2
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs what the flags ask for; 0 only if something ran and nothing differs."""
+    if len(argv) > 1:
+        raise app.UsageError(f"udc-run takes flags only. Received: {argv[1:]}")
+    model, reference, golden_path = _files()
+    network = NpuNetwork.load(model)
+    inputs, golden = _cases(network, golden_path)
+    if golden is None and reference is not None:
+        tflm = TflmRunner()
+        if tflm.unavailable() is None:
+            tflm.load(reference)
+            golden = tflm.run(inputs).outputs
+    if _TRACE.value:
+        print("\n".join(_trace_lines(network, reference, inputs, golden)))
+    names = list(RUNNERS) if _ON.value == ["all"] else _ON.value
+    for name in names:
+        make_runner(name)  # an unknown name is an error before anything has run
+    kept = {"folder": _KEEP.value} if _KEEP.value else {}
+    options = {"qemu": kept, "fvp": {"fvp": _FVP.value, **kept}}
+    rows = compare(model, reference, inputs, golden, names, options)
+    print(table(rows))
+    if not any(row.state == "ran" for row in rows):
+        return _NOTHING_RAN
+    failed = any(row.state.startswith("failed") for row in rows)
+    # The desktop's kernels round differently by design: their difference is shown, not judged.
+    wrong = any(row.equal is False for row in rows if row.runner != "tflite")
+    return _DIFFERENT if wrong or failed else _OK
+
+
+def _files() -> tuple[pathlib.Path, pathlib.Path | None, pathlib.Path | None]:
+    model, reference, golden = (
+        pathlib.Path(flag.value) if flag.value else None for flag in (_MODEL, _REFERENCE, _GOLDEN)
+    )
+    if model is None:
+        if _WORKDIR.value is None:
+            raise app.UsageError("udc-run needs --model or --workdir")
+        found = sorted(pathlib.Path(_WORKDIR.value).rglob("*_vela.tflite"))
+        if len(found) != 1:
+            raise app.UsageError(
+                f"--workdir should hold one *_vela.tflite. Received: {[str(p) for p in found]}"
+            )
+        model = found[0]
+    beside = model.with_name(model.name.replace("_vela", ""))
+    if reference is None and beside != model and beside.is_file():
+        reference = beside
+    return model, reference, golden
+
+
+def _cases(
+    network: NpuNetwork, golden_path: pathlib.Path | None
+) -> tuple[list[np.ndarray], list[np.ndarray] | None]:
+    if golden_path is None:
+        rng = np.random.default_rng(_SEED.value)
+        inputs = []
+        for info in network.inputs:
+            item = info.shape[1:] if info.shape[:1] == (1,) else info.shape
+            limits = np.iinfo(info.dtype)
+            size = (_COUNT.value, *item)
+            inputs.append(rng.integers(limits.min, limits.max + 1, size, dtype=info.dtype))
+        return inputs, None
+    with np.load(golden_path) as file:
+        names = [f"input_{i}" for i in range(len(network.inputs))]
+        names += [f"output_{i}" for i in range(len(network.outputs))]
+        missing = [name for name in names if name not in file]
+        if missing:
+            raise app.UsageError(f"--golden lacks {missing}. Received: {sorted(file)}")
+        arrays = [file[name][: _COUNT.value] for name in names]
+    return arrays[: len(network.inputs)], arrays[len(network.inputs) :]
+
+
+def _trace_lines(
+    network: NpuNetwork,
+    reference: pathlib.Path | None,
+    inputs: Sequence[np.ndarray],
+    golden: Sequence[np.ndarray] | None,
+) -> list[str]:
+    first = [array[:1] for array in inputs]
+    expected = None if golden is None else [array[:1] for array in golden]
+    tensors = []
+    if reference is not None:
+        tflm = TflmRunner()
+        if tflm.unavailable() is None:
+            tflm.load(reference)
+            tensors = tflm.tensors(first)
+            expected = tflm.run(first).outputs
+    return trace(network, first, tensors, expected).lines()
+
+
+def entry_point() -> None:
+    """What the `udc-run` script calls."""
+    app.run(main)
+
+
+if __name__ == "__main__":
+    entry_point()
