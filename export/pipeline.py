@@ -1,0 +1,330 @@
+"""`export`: from a trained network to the folder that a firmware engineer takes over."""
+
+import dataclasses
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from absl import logging
+
+from udc_tf.cost import Flash, parse_bytes
+from udc_tf.export import c_source, manifest, size_truth, tflm, tightening, vela
+from udc_tf.export import calibration as calibrating
+from udc_tf.export.errors import BudgetError, ExportError
+from udc_tf.export.int8 import Int8Model, to_int8
+from udc_tf.export.lowering import lower
+
+_NAME = "model"
+_MARGIN = 1.02  # of what is to be saved in a round of tightening
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportResult:
+    """What was exported, and where it lies.
+
+    Attributes:
+        tflite_path: the int8 .tflite before Vela.
+        vela_path: what goes into flash.
+        flash_bytes: its size.
+        sram_bytes: working memory, as Vela planned it.
+        manifest: as in manifest.json.
+        report: as in report.json.
+        model: the network that was exported: the one given, or a tightened copy of it.
+    """
+
+    folder: pathlib.Path
+    tflite_path: pathlib.Path
+    vela_path: pathlib.Path
+    flash_bytes: int
+    sram_bytes: int
+    manifest: dict[str, Any]
+    report: dict[str, Any]
+    model: keras.Model
+
+
+@dataclasses.dataclass(frozen=True)
+class _VelaOptions:
+    accelerator: str
+    system_config: str | None
+    memory_mode: str | None
+    optimise: str
+    config: str | os.PathLike | None
+    allow_cpu_operators: bool
+
+
+def export(
+    model: keras.Model,
+    out_dir: str | os.PathLike,
+    target: Flash | Sequence[Any] | None = None,
+    calibration: Any = None,
+    *,
+    accelerator: str | None = None,
+    system_config: str | None = None,
+    memory_mode: str | None = None,
+    optimise: str = "Performance",
+    vela_config: str | os.PathLike | None = None,
+    allow_cpu_operators: bool = False,
+    sram_budget: int | str | None = None,
+    golden_samples: int = 8,
+    tighten_rounds: int = 6,
+    recover: Callable[[keras.Model], Any] | None = None,
+) -> ExportResult:
+    """Writes the int8 .tflite, what Vela makes of it, C sources, manifest, goldens and a report.
+
+    Args:
+        model: a compact network, finetuned or not, or any Keras model of supported layers, which is
+            then quantized after training.
+        out_dir: the folder; made if it is not there. Nothing in it changes unless all succeeds.
+        target: `udc_tf.Flash(budget, accelerator)`, or a list with one in it; None: no budget.
+        calibration: inputs from which ranges are taken where training gave none: an array, a list
+            of arrays, a `tf.data.Dataset` or batches.
+        accelerator: if there is no target to say it; default ethos-u55-128.
+        system_config, memory_mode, optimise, vela_config, allow_cpu_operators: as in
+            `compile_with_vela`.
+        sram_budget: largest working memory, such as "256KiB".
+        golden_samples: how many inputs and outputs to keep for the firmware's own tests.
+        tighten_rounds: how often a network over its budget is made smaller and compiled again.
+        recover: is called with the network after each such round: a short finetune.
+
+    Raises:
+        ExportError: one of its kinds; the message says what is wrong and what would be right.
+
+    Example:
+
+    ```python
+    result = udc_tf.export.export(tiny, "out/", target=udc_tf.Flash("32KiB"), calibration=train)
+    print(result.vela_path, result.flash_bytes, result.manifest["arena_bytes"])
+    ```
+    """
+    flash = _flash_target(target)
+    if flash is not None and accelerator not in (None, flash.accelerator):
+        raise ValueError(
+            f"The target is for {flash.accelerator}. Received: accelerator={accelerator!r}"
+        )
+    budget = None if flash is None else flash.budget
+    name = flash.accelerator if flash is not None else accelerator or "ethos-u55-128"
+    vela.default_system(name)  # an unknown accelerator is told before any work
+    options = _VelaOptions(
+        name, system_config, memory_mode, optimise, vela_config, allow_cpu_operators
+    )
+    sram_budget = None if sram_budget is None else parse_bytes(sram_budget)
+    out_dir = pathlib.Path(out_dir)
+    samples = None
+    if calibration is not None:
+        samples = calibrating.take_samples(calibration, lower(model))
+    with _work_folder(out_dir) as folder:
+        model, exact, compiled, rounds = _compile_within(
+            model, samples, options, folder, budget, tighten_rounds, recover
+        )
+        _check_sram(compiled, sram_budget)
+        content = compiled.path.read_bytes()
+        staged = folder / "staged"
+        report = _write_all(staged, exact, compiled, content, samples, golden_samples)
+        report["budget_bytes"] = budget
+        report["sram_budget_bytes"] = sram_budget
+        report["tightening"] = rounds
+        (staged / "report.json").write_text(manifest.to_json(report))
+        described = manifest.describe(exact, compiled, content, deployment="single")
+        described["files"] = manifest.files(staged)
+        (staged / "manifest.json").write_text(manifest.to_json(described))
+        _move(staged, out_dir)
+    return ExportResult(
+        folder=out_dir,
+        tflite_path=out_dir / f"{_NAME}.tflite",
+        vela_path=out_dir / f"{_NAME}_vela.tflite",
+        flash_bytes=compiled.flash_bytes,
+        sram_bytes=compiled.sram_bytes,
+        manifest=described,
+        report=report,
+        model=model,
+    )
+
+
+def _flash_target(target) -> Flash | None:
+    targets = [] if target is None else target if isinstance(target, (list, tuple)) else [target]
+    for one in targets:
+        if isinstance(one, str):
+            raise ValueError(
+                f"`target` must be a udc_tf.Flash, such as udc_tf.Flash('32KiB'). Received: {one!r}"
+            )
+    return next((t for t in targets if isinstance(t, Flash)), None)
+
+
+def _work_folder(out_dir: pathlib.Path):
+    """A folder beside the artefacts, so that they only have to be renamed; gone at the end."""
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+        return _Folder(tempfile.mkdtemp(prefix=".export-", suffix=".partial", dir=out_dir))
+    except OSError as error:
+        raise ExportError(f"Cannot write to the folder {out_dir}: {error}") from error
+
+
+class _Folder:
+    def __init__(self, path: str):
+        self._path = pathlib.Path(path)
+
+    def __enter__(self) -> pathlib.Path:
+        return self._path
+
+    def __exit__(self, *error) -> None:
+        shutil.rmtree(self._path, ignore_errors=True)
+
+
+def _compile(model, samples, options: _VelaOptions, folder: pathlib.Path):
+    exact = to_int8(model, samples)
+    path = folder / f"{_NAME}.tflite"
+    path.write_bytes(exact.content)
+    return exact, vela.compile_with_vela(path, folder, **dataclasses.asdict(options))
+
+
+def _compile_within(model, samples, options, folder, budget, rounds, recover):
+    """Compiles, and tightens until the file fits."""
+    exact, compiled = _compile(model, samples, options, folder)
+    log: list[dict[str, Any]] = []
+    if budget is None or compiled.flash_bytes <= budget:
+        return model, exact, compiled, log
+    layers = tightening.compact_layers(model)
+    if layers:
+        model = _copy(model)  # the caller's network stays as it is
+    while compiled.flash_bytes > budget:
+        excess = compiled.flash_bytes - budget
+        rest = compiled.flash_bytes - compiled.encoded_weight_bytes
+        if not layers or len(log) >= rounds or rest >= budget:
+            raise BudgetError(_over_budget(compiled, budget, rest, bool(layers), len(log)))
+        moves = tightening.tighten(model, excess * _MARGIN + 16, _efficiency(exact, compiled))
+        if not moves:
+            raise BudgetError(_over_budget(compiled, budget, rest, True, len(log)))
+        if recover is not None:
+            recover(model)
+        entry = {"flash_bytes_before": compiled.flash_bytes, "excess_bytes": excess}
+        entry["moves"] = [dataclasses.asdict(m) for m in moves]
+        exact, compiled = _compile(model, samples, options, folder)
+        log.append({**entry, "flash_bytes_after": compiled.flash_bytes})
+        logging.info(
+            "Tightened %d layers: %d -> %d bytes, budget %d",
+            len(moves),
+            entry["flash_bytes_before"],
+            compiled.flash_bytes,
+            budget,
+        )
+    return model, exact, compiled, log
+
+
+def _copy(model: keras.Model) -> keras.Model:
+    copy = keras.models.clone_model(model)
+    copy.set_weights(model.get_weights())
+    return copy
+
+
+def _efficiency(exact: Int8Model, compiled) -> dict[str, float]:
+    return {
+        size.layer: size.vela_bytes / max(size.entropy_bytes, 1.0)
+        for size in size_truth.layer_sizes(exact.network, compiled)
+        if size.vela_bytes
+    }
+
+
+def _over_budget(compiled, budget: int, rest: int, adjustable: bool, rounds: int) -> str:
+    need, excess = compiled.flash_bytes, compiled.flash_bytes - budget
+    text = (
+        f"The compiled network does not fit: it needs {need:,} bytes of flash, the budget is "
+        f"{budget:,}, {excess:,} too many. {rest:,} of them are commands, scales and container, "
+        "which do not shrink with the weights."
+    )
+    if rest >= budget:
+        return f"{text} No choice of weights fits; search with fewer layers or channels."
+    if not adjustable:
+        return f"{text} It has no layers of few bits or zeros to tighten; search for a smaller one."
+    return f"{text} {rounds} rounds of tightening led no further; search with this budget."
+
+
+def _check_sram(compiled, sram_budget: int | None) -> None:
+    if sram_budget is not None and compiled.sram_bytes > sram_budget:
+        raise BudgetError(
+            f"The compiled network needs {compiled.sram_bytes:,} bytes of SRAM, the budget is "
+            f"{sram_budget:,}, {compiled.sram_bytes - sram_budget:,} too many. Smaller images or "
+            "fewer channels need less; so does optimise='Size'."
+        )
+
+
+def _write_all(staged, exact: Int8Model, compiled, content, samples, golden_samples):
+    """Everything but the report and the manifest; returns the report."""
+    (staged / "golden").mkdir(parents=True)
+    (staged / f"{_NAME}.tflite").write_bytes(exact.content)
+    (staged / f"{_NAME}_vela.tflite").write_bytes(content)
+    network = exact.network
+
+    def tensors(indices):
+        return [(network.values[i].shape, exact.quantizations[i]) for i in indices]
+
+    header = c_source.header(
+        f"{_NAME}_vela",
+        len(content),
+        manifest.arena_bytes(content),
+        tensors(network.inputs),
+        tensors(network.outputs),
+    )
+    (staged / f"{_NAME}_vela.h").write_text(header)
+    (staged / f"{_NAME}_vela.c").write_text(c_source.source(f"{_NAME}_vela", content))
+    inputs = _golden_inputs(exact, samples, golden_samples)
+    codes = exact.quantize_inputs(inputs)
+    outputs = tflm.run(exact.content, codes)
+    for kind, arrays in (("input", codes), ("output", outputs)):
+        for number, array in enumerate(arrays):
+            np.save(staged / "golden" / f"{kind}_{number}.npy", array)
+    reference = exact.reference(inputs)
+    sizes = size_truth.layer_sizes(network, compiled)
+    return {
+        "layers": [dataclasses.asdict(size) for size in sizes],
+        "operators": [dataclasses.asdict(o) for o in compiled.operators],
+        "encoded_weight_bytes": compiled.encoded_weight_bytes,
+        "flash_bytes": compiled.flash_bytes,
+        "sram_bytes": compiled.sram_bytes,
+        "tflm_against_fake_quant": _agreement(outputs, reference),
+        "collapsed_channels": {
+            step.name: list(step.kernel.collapsed)
+            for step in network.kernels
+            if step.kernel.collapsed
+        },
+    }
+
+
+def _golden_inputs(exact: Int8Model, samples, count: int) -> list[np.ndarray]:
+    """The first calibration samples, or noise over the inputs' ranges."""
+    if samples is not None:
+        return [array[:count] for array in samples]
+    rng = np.random.default_rng(0)
+    inputs = []
+    for index in exact.network.inputs:
+        low, high = exact.quantizations[index].limits
+        shape = (count, *exact.network.values[index].shape[1:])
+        inputs.append(rng.uniform(low, high, shape).astype(np.float32))
+    return inputs
+
+
+def _agreement(ours, theirs) -> dict[str, Any]:
+    """How far TFLM is from the fake-quant network, in steps of the output."""
+    pairs = zip(ours, theirs, strict=True)
+    difference = np.concatenate([np.abs(a.astype(int) - b).ravel() for a, b in pairs])
+    return {
+        "values": int(difference.size),
+        "equal": round(float(np.mean(difference == 0)), 6),
+        "within_1": round(float(np.mean(difference <= 1)), 6),
+        "largest": int(difference.max()),
+    }
+
+
+def _move(staged: pathlib.Path, out_dir: pathlib.Path) -> None:
+    """Each file by one rename, the manifest last: who sees it sees all it lists."""
+    paths = sorted(p for p in staged.rglob("*") if p.is_file())
+    paths.sort(key=lambda p: p.name == "manifest.json")
+    (out_dir / "manifest.json").unlink(missing_ok=True)
+    for path in paths:
+        final = out_dir / path.relative_to(staged)
+        final.parent.mkdir(exist_ok=True)
+        os.replace(path, final)

@@ -1,0 +1,108 @@
+"""Makes a compact network a little smaller where that changes its kernels least.
+
+Two kinds of moves: fewer non-zeros in a layer (the mask is recomputed), or one bit less. The harm
+of a move is the share of the kernel's energy that it changes; moves with the least harm for the
+bytes they save come first.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import keras
+import numpy as np
+
+from udc_tf.export.size_truth import empirical_entropy
+
+_STEP = 0.96  # non-zeros that stay in one move
+_JUMPS = (_STEP, 0.8, 0.5, 0.2)
+_FEWEST = 0.01  # fraction of non-zeros
+_MOST_MOVES = 4000
+
+
+@dataclasses.dataclass(frozen=True)
+class Move:
+    """One change of one layer."""
+
+    layer: str
+    nonzeros: float
+    bits: int
+    saves_bytes: float
+    harm: float
+
+
+def compact_layers(model: keras.Model) -> list[keras.layers.Layer]:
+    """The layers that can be tightened."""
+    return [layer for layer in model.layers if hasattr(layer, "integer_kernel")]
+
+
+def tighten(
+    model: keras.Model, bytes_to_save: float, efficiency: Mapping[str, float]
+) -> list[Move]:
+    """Changes `model` until it should have become smaller by `bytes_to_save`.
+
+    Args:
+        model: a compact network; its layers' bits, fractions of non-zeros and masks change.
+        bytes_to_save: of encoded weights.
+        efficiency: layer -> what Vela stored over the entropy of the codes, from the last compile.
+
+    Returns:
+        What was done, layer by layer; empty if nothing smaller is possible.
+    """
+    layers = {layer.name: layer for layer in compact_layers(model)}
+    candidates = {name: _best(layer, efficiency.get(name, 1.1)) for name, layer in layers.items()}
+    done: dict[str, Move] = {}
+    saved = 0.0
+    for _ in range(_MOST_MOVES):
+        if saved >= bytes_to_save:
+            break
+        open_moves = [m for m in candidates.values() if m is not None]
+        if not open_moves:
+            break
+        move = min(open_moves, key=lambda m: (m.harm / m.saves_bytes, m.layer))
+        layer = layers[move.layer]
+        _apply(layer, move)
+        saved += move.saves_bytes
+        before = done.get(move.layer)
+        done[move.layer] = dataclasses.replace(
+            move,
+            saves_bytes=move.saves_bytes + (before.saves_bytes if before else 0),
+            harm=move.harm + (before.harm if before else 0),
+        )
+        candidates[move.layer] = _best(layer, efficiency.get(move.layer, 1.1))
+    return list(done.values())
+
+
+def _apply(layer, move: Move) -> None:
+    layer.bits, layer.nonzeros = move.bits, move.nonzeros
+    layer.refresh_mask()
+
+
+def _best(layer, efficiency: float) -> Move | None:
+    """The move of a layer with the least harm a byte; the layer is left as it was."""
+    old = layer.bits, layer.nonzeros
+    state = {v.name: v.numpy() for v in (layer.mask, layer.beta, layer.log_range)}
+    codes, kernel = _kernel(layer)
+    size = empirical_entropy(codes) * codes.size / 8 * efficiency
+    energy = float((kernel**2).sum()) or 1.0
+    now = np.count_nonzero(codes) / codes.size
+    options = [(old[0], max(now * f, _FEWEST)) for f in _JUMPS if now * f * codes.size >= 1]
+    if min(old[0], 8) > 1:
+        options.append((min(old[0], 8) - 1, old[1]))
+    best = None
+    for bits, nonzeros in options:
+        layer.bits, layer.nonzeros = bits, nonzeros
+        layer.refresh_mask()
+        new_codes, new_kernel = _kernel(layer)
+        saves = size - empirical_entropy(new_codes) * codes.size / 8 * efficiency
+        harm = float(((new_kernel - kernel) ** 2).sum()) / energy
+        if saves > 0.5 and (best is None or harm / saves < best.harm / best.saves_bytes):
+            best = Move(layer.name, nonzeros, bits, saves, harm)
+        for variable in (layer.mask, layer.beta, layer.log_range):
+            variable.assign(state[variable.name])
+    layer.bits, layer.nonzeros = old
+    return best
+
+
+def _kernel(layer) -> tuple[np.ndarray, np.ndarray]:
+    kernel = layer.integer_kernel()
+    return kernel.codes, kernel.codes.astype(np.float64) * kernel.step
