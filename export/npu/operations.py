@@ -146,6 +146,8 @@ def build_dma(registers: Registers, position: Position, shram: Region) -> Dma:
         if bits & ~(_INTERNAL | 0xFF):
             raise registers.fail(f"only one-dimensional copies exist. Received: {bits:#06x}")
         region = shram if bits & _INTERNAL else registers.region(f"DMA0_{name}_REGION")
+        if name == "DST" and not region.writable:
+            raise registers.fail("writes to flash, which is read-only")
         return _span(registers, f"DMA {name}", region, registers.address(f"DMA0_{name}"), length)
 
     return Dma(position, end("SRC"), end("DST"))

@@ -212,7 +212,6 @@ def _step(
         return None
     if name == "OP_DMA_START":
         dma = build_dma(registers, command.position, shram)
-        _check_writable(dma.destination.store, registers)
         checker.copy(dma)
         return dma
     if name in ("OP_CONV", "OP_DEPTHWISE"):
@@ -229,11 +228,5 @@ def _step(
         elif name == "OP_KERNEL_WAIT":
             checker.wait_kernels(command.param)
         return None  # OP_STOP, OP_IRQ, OP_PMU_MASK change no data
-    _check_writable(operation.ofm.region.store, registers)
     checker.kernel(operation)
     return operation
-
-
-def _check_writable(store: str, registers: Registers) -> None:
-    if store.startswith("flash"):
-        raise registers.fail("writes to flash, which is read-only")

@@ -125,6 +125,8 @@ class Registers:
 
     def ofm(self) -> FeatureMap:
         """The output feature map."""
+        if not self.region("OFM_REGION").writable:
+            raise self.fail("writes to flash, which is read-only")
         shape = (self.size("OFM_HEIGHT"), self.size("OFM_WIDTH"), self.size("OFM_DEPTH"))
         precision = self.take("OFM_PRECISION")
         return self._feature_map("OFM", shape, precision, _OFM_DTYPES.get(precision & 7))

@@ -1,4 +1,4 @@
-"""The contract of everything that can run a network: the desktop, TFLM, the executor, simulators."""
+"""The contract of all that can run a network: desktop, TFLM, the executor, simulators."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -32,13 +33,16 @@ class TfliteRunner(Runner):
         self.require()
         from tensorflow import lite
 
-        self._interpreter = lite.Interpreter(
-            model_content=self.read(path),
-            num_threads=1,
-            experimental_op_resolver_type=(
-                lite.experimental.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
-            ),
-        )
+        with warnings.catch_warnings():
+            # It announces a successor in another package; this one is what TensorFlow ships.
+            warnings.simplefilter("ignore", UserWarning)
+            self._interpreter = lite.Interpreter(
+                model_content=self.read(path),
+                num_threads=1,
+                experimental_op_resolver_type=(
+                    lite.experimental.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+                ),
+            )
         self._interpreter.allocate_tensors()
 
     def run(self, inputs: Sequence[np.ndarray]) -> RunResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import enum
 import os
 import pathlib
 import shutil
@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from udc_tf.export.npu import NpuNetwork
+from udc_tf.export.npu import NpuNetwork, UnsupportedOperatorError
+from udc_tf.export.npu.container import CpuOperator
 from udc_tf.export.npu.memory import Region
 from udc_tf.export.runners.base import RunFailedError
 
@@ -19,17 +20,18 @@ COMPILER = "arm-none-eabi-gcc"
 SOURCES = pathlib.Path(__file__).resolve().parent.parent / "firmware"
 
 _FLAGS = (
-    "-mcpu=cortex-m55 -mthumb -mfloat-abi=soft -std=c11 -O2 -g -Wall -Wextra -Werror "
-    "-ffreestanding -fno-tree-loop-distribute-patterns -ffunction-sections -fdata-sections "
-    "-nostdlib -Wl,--gc-sections -Wl,--no-warn-rwx-segments"
-).split()
+    *("-mcpu=cortex-m55", "-mthumb", "-mfloat-abi=soft", "-std=c11", "-O2", "-g"),
+    *("-Wall", "-Wextra", "-Werror", "-ffreestanding", "-nostdlib"),
+    "-fno-tree-loop-distribute-patterns",  # no calls of memcpy and memset: there is no libc
+    *("-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections"),
+    "-Wl,--no-warn-rwx-segments",
+)
 _SRAM_BYTES = 2 << 20  # as in corstone300.ld
 _REGIONS = 8  # base pointers of an Ethos-U55
 _BUILD_SECONDS = 120
 
 
-@dataclasses.dataclass(frozen=True)
-class Exit:
+class Exit(enum.IntEnum):
     """Exit codes of the firmware, as in board.h."""
 
     PASS = 0
@@ -64,6 +66,11 @@ def build_firmware(
     Returns:
         Path of the ELF file, for QEMU and the Corstone-300 models alike.
     """
+    on_cpu = [op.name for op in network.container.operators if isinstance(op, CpuOperator)]
+    if on_cpu:
+        raise UnsupportedOperatorError(
+            f"the firmware runs networks that are wholly on the NPU. Received: {on_cpu} on the CPU"
+        )
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     _write_network(network, inputs, golden, folder)

@@ -1,10 +1,10 @@
 """`qemu`: the firmware on an emulated Corstone-300, with the executor as its NPU.
 
-QEMU's machine mps3-an547 has the board's Cortex-M55, memories and UART, but no NPU. The firmware is
-the one that runs on Arm's models, bit for bit. Only a debugger's view differs: over QEMU's gdb stub
-the host points the driver at registers in memory (`ethosu_base`), waits until the driver has started
-the NPU, executes the command stream on the guest's memory, and sets the status the driver polls.
-There is no interrupt and no cycle count.
+QEMU's machine mps3-an547 has the board's Cortex-M55, memories and UART, but no NPU. The firmware
+is the one for Arm's models, byte for byte. What differs is done from outside: over QEMU's gdb stub
+the host points the driver at registers in memory (`ethosu_base`), waits until the driver has
+started the NPU, executes the command stream on the guest's memory, and sets the status that the
+driver polls. There is no cycle count.
 """
 
 from __future__ import annotations
