@@ -24,8 +24,9 @@ _REFERENCE = flags.DEFINE_string("reference", None, "The .tflite before Vela.")
 _GOLDEN = flags.DEFINE_string(
     "golden",
     None,
-    "An .npz with input_0, input_1, ... and output_0, ...: golden inputs and outputs, first axis "
-    "the batch. Without it inputs are drawn, and TFLM gives the golden outputs.",
+    "A folder of input_0.npy, ..., output_0.npy, ... or an .npz of the same names: golden inputs "
+    "and outputs, first axis the batch. By default the folder `golden` beside the model; without "
+    "one inputs are drawn, and TFLM gives the golden outputs.",
 )
 _ON = flags.DEFINE_list("on", ["npu"], f"Runners: {', '.join(RUNNERS)}; or `all`.")
 _COUNT = flags.DEFINE_integer("count", 3, "How many inputs to draw or to take.", lower_bound=1)
@@ -86,6 +87,8 @@ def _files() -> tuple[pathlib.Path, pathlib.Path | None, pathlib.Path | None]:
     beside = model.with_name(model.name.replace("_vela", ""))
     if reference is None and beside != model and beside.is_file():
         reference = beside
+    if golden is None and (model.parent / "golden").is_dir():
+        golden = model.parent / "golden"
     return model, reference, golden
 
 
@@ -101,14 +104,21 @@ def _cases(
             size = (_COUNT.value, *item)
             inputs.append(rng.integers(limits.min, limits.max + 1, size, dtype=info.dtype))
         return inputs, None
-    with np.load(golden_path) as file:
-        names = [f"input_{i}" for i in range(len(network.inputs))]
-        names += [f"output_{i}" for i in range(len(network.outputs))]
-        missing = [name for name in names if name not in file]
-        if missing:
-            raise app.UsageError(f"--golden lacks {missing}. Received: {sorted(file)}")
-        arrays = [file[name][: _COUNT.value] for name in names]
+    names = [f"input_{i}" for i in range(len(network.inputs))]
+    names += [f"output_{i}" for i in range(len(network.outputs))]
+    found = _golden_arrays(golden_path)
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise app.UsageError(f"--golden lacks {missing}. Received: {sorted(found)}")
+    arrays = [found[name][: _COUNT.value] for name in names]
     return arrays[: len(network.inputs)], arrays[len(network.inputs) :]
+
+
+def _golden_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
+    if path.is_dir():
+        return {file.stem: np.load(file) for file in path.glob("*.npy")}
+    with np.load(path) as file:
+        return dict(file)
 
 
 def _trace_lines(

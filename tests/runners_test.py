@@ -128,6 +128,12 @@ class TestUdcRun:
         golden = runners.run(files[1], inputs).outputs[0]
         np.savez(tmp_path / "golden.npz", input_0=inputs[0], output_0=golden)
         assert self._main(model=str(files[1]), golden=str(tmp_path / "golden.npz")) == 0
+        (tmp_path / "golden").mkdir()
+        np.save(tmp_path / "golden" / "input_0.npy", inputs[0])
+        np.save(tmp_path / "golden" / "output_0.npy", golden)
+        (tmp_path / "net_vela.tflite").write_bytes(files[1].read_bytes())
+        assert self._main(workdir=str(tmp_path)) == 0
+        assert "equal" in capsys.readouterr().out
         np.savez(tmp_path / "wrong.npz", input_0=inputs[0], output_0=golden ^ 1)
         assert self._main(model=str(files[1]), golden=str(tmp_path / "wrong.npz")) == 1
         assert "differ" in capsys.readouterr().out
