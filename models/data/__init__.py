@@ -8,7 +8,7 @@ import os
 import pathlib
 
 from udc_tf.models.data.arrays import from_npz
-from udc_tf.models.data.augmentation import Augmentation, Turning
+from udc_tf.models.data.augmentation import Turning
 from udc_tf.models.data.cifar import cifar
 from udc_tf.models.data.dataset import Dataset, Scaling, Split, in_three, split_off
 from udc_tf.models.data.digits import digits
@@ -20,7 +20,6 @@ from udc_tf.models.data.speech_commands import speech_commands
 from udc_tf.models.data.super_resolution import super_resolution
 
 __all__ = [
-    "Augmentation",
     "DataError",
     "Dataset",
     "FileDataset",

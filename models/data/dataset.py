@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from udc_tf.models.data.augmentation import Augmentation
+from udc_tf.augment import Augmentation
+from udc_tf.models.data.augmentation import Turning
 from udc_tf.models.data.errors import DataError
 
 PARTS = ("train", "validation", "test")
@@ -108,7 +109,7 @@ class Dataset:
     def training_batches(
         self,
         batch_size: int,
-        augmentation: Augmentation | None = None,
+        augmentation: Augmentation | Turning | None = None,
         seed: int = 0,
         epoch: Callable[[], int] | None = None,
     ) -> tf.data.Dataset:
@@ -136,9 +137,11 @@ class Dataset:
 
         def gather(indices, batch_seed):
             images, labels = self._scaled(tf.gather(x, indices), tf.gather(y, indices))
-            if augmentation is not None:
-                images, labels = augmentation(images, labels, batch_seed)
-            return images, labels
+            if augmentation is None:
+                return images, labels
+            if getattr(augmentation, "changes_targets", False):
+                return augmentation(images, labels, batch_seed)
+            return augmentation(images, batch_seed), labels
 
         indices = tf.data.Dataset.from_generator(
             one_pass,

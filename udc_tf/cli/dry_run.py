@@ -1,0 +1,113 @@
+"""`--dry_run`: what would be searched, how small it can get, and how long it would take."""
+
+import collections
+import math
+import time
+
+import keras
+import numpy as np
+
+from udc_tf.cli.options import Run, steps_per_epoch
+from udc_tf.cli.training import make_search
+from udc_tf.models.data import DataError
+from udc_tf.searchable import reachable_range
+
+_TIMED_STEPS = 3
+
+
+def dry_run(run: Run, say=print, timed: bool = True) -> None:
+    """Prints the plan of a run."""
+    data = _data_or_stand_in(run, say)
+    search = make_search(run, data)
+    plan = search.problem.plan
+    kernels = [layer.theta for layer in search.layers_by_name.values() if hasattr(layer, "theta")]
+    weights = sum(math.prod(kernel.shape) for kernel in kernels)
+    say(f"network: {search.name.removesuffix('_search')}, {weights:,} weights in kernels")
+    combinations = sum(math.log10(len(d.options)) for d in plan.decisions)
+    say(f"search space: {len(plan.decisions)} decisions, about 10^{combinations:.0f} networks")
+    for text, count in _counted(_describe(d) for d in plan.decisions).items():
+        say(f"  {count:3} x {text}")
+    for target, bound in zip(search.targets, search.problem.bound, strict=True):
+        low, high = reachable_range(bound, plan)
+        say(
+            f"reachable: {target.describe(low)} to {target.describe(high)}; "
+            f"budget {target.describe(target.budget)}"
+        )
+    say("not searched:" if plan.left_out else "not searched: nothing")
+    for name, reason in plan.left_out.items():
+        say(f"  {name}: {reason}")
+    if timed:
+        _say_time(run, search, data, say)
+
+
+def _describe(decision) -> str:
+    options = [round(o, 2) for o in decision.options]
+    if len(options) > 6:
+        # Fractions that make whole channels differ a little from layer to layer.
+        return f"{decision.kind}: {len(options)} options from {options[0]:.1g} to {options[-1]:g}"
+    return f"{decision.kind}: {', '.join(f'{o:g}' for o in options)}"
+
+
+def _counted(texts) -> dict[str, int]:
+    return dict(collections.Counter(texts))
+
+
+class _StandIn:
+    """Data of the recipe's shapes, where the real ones are not at hand."""
+
+    def __init__(self, run: Run):
+        recipe = run.recipe
+        self.input_shape, self.classes = tuple(recipe.input_shape), recipe.classes
+        self.train = range(50_000)
+
+
+def _data_or_stand_in(run: Run, say):
+    try:
+        data = run.load_data()
+        say(f"data: {data.describe()}")
+        return data
+    except DataError as error:
+        if run.options.model is not None:
+            raise
+        say(f"data: not at hand, taken as 50,000 examples ({error})")
+        return _StandIn(run)
+
+
+def _say_time(run: Run, search, data, say) -> None:
+    batch = min(run.recipe.batch_size, 16)
+    count = batch * (1 + _TIMED_STEPS)
+    shape = () if run.recipe.task == "classification" else search.network.output_shape[1:]
+    x, y = np.zeros((count, *data.input_shape), "float32"), np.zeros((count, *shape), "float32")
+    clock = _Clock()
+    search.fit(x, y, batch_size=batch, epochs=1, verbose=0, callbacks=[clock])
+    per_example = clock.seconds / (_TIMED_STEPS * batch)
+    steps = steps_per_epoch(len(data.train), run.recipe.batch_size)
+    searched = run.recipe.search_epochs * len(data.train) * per_example
+    # A finetuning step costs about as much as one of the search.
+    finetuned = run.recipe.stages.total_epochs * len(data.train) * per_example
+    say(
+        f"time on this machine: search {_duration(searched)} ({run.recipe.search_epochs} epochs of "
+        f"{steps:,} steps), finetuning {_duration(finetuned)} "
+        f"({run.recipe.stages.total_epochs} epochs), from {_TIMED_STEPS} timed steps"
+    )
+
+
+class _Clock(keras.callbacks.Callback):
+    """Times all steps but the first, which traces."""
+
+    seconds = 0.0
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 0:
+            self._started = time.perf_counter()
+        self.seconds = time.perf_counter() - self._started
+
+
+def _duration(seconds: float) -> str:
+    """
+    >>> _duration(30), _duration(600), _duration(20000)
+    ('30 s', '10 min', '5.6 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

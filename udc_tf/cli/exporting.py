@@ -1,0 +1,158 @@
+"""The step that compiles, and the proof that what was compiled computes the same."""
+
+import dataclasses
+import json
+import time
+from typing import Any
+
+import keras
+import numpy as np
+
+from udc_tf import export
+from udc_tf.cli.errors import UsageError
+from udc_tf.cli.options import Run
+from udc_tf.cli.tasks import task_of
+from udc_tf.cli.training import (
+    calibration_inputs,
+    evaluate_parts,
+    load_network,
+    recover,
+    save_network,
+)
+from udc_tf.cli.workdir import WorkDir
+from udc_tf.export import tflite_file
+from udc_tf.export.runners import RunnerUnavailableError, make_runner
+
+_DONE = "manifest.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Affine:
+    """Real numbers as int8: round(x / scale) + zero_point."""
+
+    scale: float
+    zero_point: int
+
+    @classmethod
+    def of(cls, tensor: tflite_file.Tensor) -> "Affine":
+        return cls(float(tensor.scales[0]), int(tensor.zero_points[0]))
+
+    def quantize(self, x: np.ndarray) -> np.ndarray:
+        return np.clip(np.rint(x / self.scale) + self.zero_point, -128, 127).astype(np.int8)
+
+    def dequantize(self, q: np.ndarray) -> np.ndarray:
+        return (q.astype(np.float32) - self.zero_point) * np.float32(self.scale)
+
+
+def run_export(run: Run, work: WorkDir, say=print) -> dict[str, Any]:
+    """Exports and verifies, or reads what an earlier run did."""
+    if not work.network.exists():
+        raise UsageError(f"{work.path} has no finetuned network yet: run udc-finetune there first.")
+    if (work.artefacts / _DONE).exists() and "verification" in work.read_results():
+        say(f"export: done before, {work.artefacts}")
+        return work.read_results()
+    data = run.load_data()
+    tiny = load_network(work)
+    say(f"export: compiling for {run.accelerator}")
+    started = time.monotonic()
+    result = export.export(
+        tiny,
+        work.artefacts,
+        target=run.flash_target,
+        calibration=calibration_inputs(data),
+        accelerator=run.accelerator,
+        recover=lambda network: recover(run, network, data, say),
+    )
+    if result.report.get("tightening"):
+        tiny = _keep_tightened(run, work, result.model, data, say)
+    budget = None if run.flash_target is None else run.flash_target.budget
+    fits = "" if budget is None else f" of {budget:,} ({result.flash_bytes / budget:.1%})"
+    say(f"export: {result.flash_bytes:,} bytes of flash{fits}, {result.sram_bytes:,} of SRAM")
+    verification = verify(run, result, tiny, data, say)
+    work.add_results(
+        export_seconds=round(time.monotonic() - started, 1),
+        flash_bytes=result.flash_bytes,
+        flash_budget=budget,
+        sram_bytes=result.sram_bytes,
+        tflite_bytes=result.tflite_path.stat().st_size,
+        compiled=str(result.vela_path.relative_to(work.path)),
+        verification=verification,
+    )
+    return work.read_results()
+
+
+def _keep_tightened(run: Run, work: WorkDir, tightened: keras.Model, data, say) -> keras.Model:
+    """The network that went into flash is the one whose score counts."""
+    scores = evaluate_parts(run, tightened, data)
+    save_network(tightened, work)
+    work.add_results(**scores)
+    task = task_of(run.recipe.task)
+    say(f"export: tightened to fit; test {task.label} now {task.describe(scores['test_score'])}")
+    return tightened
+
+
+def verify(run: Run, result, tiny: keras.Model, data, say=print) -> list[dict[str, Any]]:
+    """Runs test examples everywhere and compares: TFLM is the reference."""
+    file = tflite_file.read(result.tflite_path)
+    into, out = (Affine.of(file.tensors[i[0]]) for i in (file.inputs, file.outputs))
+    x, y = data.arrays("test", run.verify_examples)
+    inputs = into.quantize(x)
+    expected = np.asarray(tiny.predict(x, verbose=0, batch_size=32))
+    rows = [
+        {
+            "runner": "keras",
+            "what": "fake-quantized, in training's own arithmetic",
+            "score": score(run, expected, y),
+        }
+    ]
+    reference = None
+    for name in run.runners:
+        row = {"runner": name}
+        try:
+            runner = make_runner(name)
+            runner.require()
+            runner.load(result.vela_path if runner.takes_compiled else result.tflite_path)
+            ran = runner.run([inputs])
+        except RunnerUnavailableError as error:
+            rows.append({**row, "unavailable": str(error)})
+            say(f"verify: {name} is not available: {error}")
+            continue
+        actual = ran.outputs[0].reshape(expected.shape)
+        row["score"] = score(run, out.dequantize(actual), y)
+        row["seconds"] = round(ran.seconds, 2)
+        row["cycles"], row["arena_bytes"] = ran.cycles, ran.arena_bytes
+        steps = np.abs(actual.astype(int) - out.quantize(expected).astype(int))
+        row["within_one_of_keras"] = float(np.mean(steps <= 1))
+        if name == "tflm":
+            reference = actual
+        elif reference is not None:
+            differing = int((actual != reference).sum())
+            row["differs_from_tflm"] = differing
+        rows.append(row)
+        say(f"verify: {name}, {_describe(run, row)}")
+    return rows
+
+
+def score(run: Run, outputs: np.ndarray, y: np.ndarray) -> float:
+    """The task's metric of real outputs."""
+    if run.recipe.task == "classification":
+        return float(np.mean(outputs.reshape(len(y), -1).argmax(-1) == y))
+    error = np.mean(np.square(outputs - y), axis=tuple(range(1, y.ndim)))
+    if run.recipe.task == "reconstruction":
+        return float(np.mean(error))
+    return float(np.mean(10 * np.log10((255 / 128) ** 2 / np.maximum(error, 1e-10))))
+
+
+def _describe(run: Run, row: dict[str, Any]) -> str:
+    task = task_of(run.recipe.task)
+    text = f"{task.label} {task.describe(row['score'])} on {run.verify_examples} test examples"
+    if "differs_from_tflm" in row:
+        same = row["differs_from_tflm"] == 0
+        count = f"{row['differs_from_tflm']} values differ from tflm"
+        text += ", equal to tflm bit for bit" if same else f", {count}"
+    return text
+
+
+def read_manifest(work: WorkDir) -> dict[str, Any]:
+    path = work.artefacts / _DONE
+    return json.loads(path.read_text()) if path.exists() else {}

@@ -1,0 +1,63 @@
+"""The flags of all commands."""
+
+import dataclasses
+
+from absl import flags
+
+from udc_tf.cli.options import Options
+
+_STRING, _INTEGER, _FLOAT = flags.DEFINE_string, flags.DEFINE_integer, flags.DEFINE_float
+
+# Name, kind, help. Defaults are the recipe's.
+_OPTIONS = (
+    ("recipe", _STRING, "Preset of network, data, budget and training; others override it."),
+    ("model", _STRING, "Your own network: module:function, or a .keras file."),
+    ("task", _STRING, "classification, reconstruction or super_resolution."),
+    ("data", _STRING, "A data set's name, an .npz, or a folder with one folder a class."),
+    ("data_dir", _STRING, "Where the files of a named data set are."),
+    ("image_size", _STRING, "Size of the images of a folder, such as 96 or 96x128."),
+    ("channels", _INTEGER, "Channels of the images of a folder, 1 or 3."),
+    ("examples", _INTEGER, "At most so many examples of each part, for trials."),
+    ("flash", _STRING, "Budget for the compiled file, such as 24KiB."),
+    ("macs", _FLOAT, "Budget of multiply-accumulates for one input."),
+    ("accelerator", _STRING, "Vela's name of the NPU. Default: ethos-u55-128."),
+    ("widths", _STRING, "Options: fractions of the channels, such as 0.25,0.5,1, or none."),
+    ("bits", _STRING, "Options: bits of the weights, such as 2,4,8, or none."),
+    ("sparsities", _STRING, "Options: fractions of non-zero weights, such as 0.1,0.5,1, or none."),
+    ("kernels", _STRING, "Options: kernel sizes, such as 1,3,5, or none."),
+    ("search_epochs", _INTEGER, "Epochs of warm-up and search together."),
+    ("samples", _INTEGER, "Monte-Carlo samples a step of the search."),
+    ("batch_size", _INTEGER, "Of search and finetuning."),
+    ("learning_rate", _FLOAT, "First rate of the weights in the search; it falls to a thousandth."),
+    ("finetune_epochs", _STRING, "Epochs of finetuning: 20, or 6,10,4 for the three stages."),
+    ("teacher", _STRING, "A .keras model to distil from while finetuning."),
+    ("runners", _STRING, "Where to verify: tflite,tflm,npu,qemu,fvp or none. Default: tflm,npu."),
+    ("verify_examples", _INTEGER, "Test examples for that. Default: 64."),
+    ("seed", _INTEGER, "Of splits, order, sampling and initial weights. Default: 0."),
+)
+
+
+def make_flags() -> flags.FlagValues:
+    """All flags, in an object of its own: a process can run several commands."""
+    values = flags.FlagValues()
+    for name, define, text in _OPTIONS:
+        define(name, None, text, flag_values=values)
+    flags.DEFINE_string("workdir", None, "Where everything is kept.", flag_values=values)
+    plan = "Print space, sizes, layers left out and time; do nothing."
+    flags.DEFINE_bool("dry_run", False, plan, flag_values=values)
+    flags.DEFINE_bool("traceback", False, "Show where an error came from.", flag_values=values)
+    flags.DEFINE_bool("help", False, "Show this.", short_name="h", flag_values=values)
+    return values
+
+
+def options_of(values: flags.FlagValues) -> Options:
+    return Options(**{f.name: values[f.name].value for f in dataclasses.fields(Options)})
+
+
+def help_text(values: flags.FlagValues) -> str:
+    """The flags as a table."""
+    lines = []
+    for name in [*(o[0] for o in _OPTIONS), "workdir", "dry_run", "traceback"]:
+        lines.append(f"  --{name:<16} {values[name].help}")
+    lines.append(f"  --{'flagfile':<16} Read more flags from a file, one a line.")
+    return "\n".join(lines)

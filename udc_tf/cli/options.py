@@ -1,0 +1,282 @@
+"""What the user said, and the run that follows from it."""
+
+import dataclasses
+import math
+from typing import Any
+
+import keras
+
+from udc_tf.cli.errors import UsageError
+from udc_tf.cli.own_model import load_model
+from udc_tf.cost import ACCELERATORS, Flash, Macs, Target, parse_bytes
+from udc_tf.models import data, recipes
+from udc_tf.models.recipes import Recipe
+from udc_tf.stages import Stages
+
+RUNNERS = ("tflite", "tflm", "npu", "qemu", "fvp")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The flags as they were given; None where nothing was said, and the recipe decides."""
+
+    recipe: str | None = None
+    model: str | None = None
+    task: str | None = None
+    data: str | None = None
+    data_dir: str | None = None
+    image_size: str | None = None
+    channels: int | None = None
+    examples: int | None = None
+    flash: str | None = None
+    macs: float | None = None
+    accelerator: str | None = None
+    widths: str | None = None
+    bits: str | None = None
+    sparsities: str | None = None
+    kernels: str | None = None
+    search_epochs: int | None = None
+    samples: int | None = None
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    finetune_epochs: str | None = None
+    teacher: str | None = None
+    runners: str | None = None
+    verify_examples: int | None = None
+    seed: int | None = None
+
+    def given(self) -> dict[str, Any]:
+        return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+
+    def over(self, earlier: dict[str, Any]) -> "Options":
+        """These options, and those of `earlier` where nothing was said."""
+        known = {f.name for f in dataclasses.fields(self)}
+        return Options(**{k: v for k, v in {**earlier, **self.given()}.items() if k in known})
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run with nothing left open."""
+
+    options: Options
+    recipe: Recipe  # with all that was overridden
+    data: str
+    accelerator: str
+    runners: tuple[str, ...]
+    verify_examples: int
+    seed: int
+
+    def load_data(self) -> data.Dataset | data.FileDataset:
+        size = _image_size(self.options.image_size) or tuple(self.recipe.input_shape[:2])
+        channels = self.options.channels or self.recipe.input_shape[-1]
+        loaded = data.load(
+            self.data,
+            self.options.data_dir,
+            image_size=size if len(size) == 2 else None,
+            channels=channels,
+            seed=self.seed,
+        )
+        loaded = loaded.limited(self.options.examples)
+        if self.recipe.task == "classification" and not loaded.classes:
+            raise UsageError(
+                f"--data={self.data} has no classes: y must be whole numbers, or say "
+                "--task=reconstruction for a network that reproduces its input."
+            )
+        return loaded
+
+    def build_model(self, input_shape: tuple[int, ...], classes: int) -> keras.Model:
+        keras.utils.set_random_seed(self.seed)
+        if self.options.model is not None:
+            return load_model(self.options.model, input_shape, classes)
+        return self.recipe.model(input_shape, classes)
+
+    def targets(self) -> list[Target]:
+        flash = self.recipe.flash
+        targets: list[Target] = [] if flash is None else [Flash(flash, self.accelerator)]
+        return targets + ([] if self.recipe.macs is None else [Macs(self.recipe.macs)])
+
+    @property
+    def flash_target(self) -> Flash | None:
+        return next((t for t in self.targets() if isinstance(t, Flash)), None)
+
+    def sections(self) -> dict[str, dict[str, Any]]:
+        """What each step depends on, as it is compared with a work directory's."""
+        o, r = self.options, self.recipe
+        search = {
+            "recipe": o.recipe,
+            "model": o.model or r.network,
+            "arguments": dict(r.arguments),
+            "task": r.task,
+            "data": self.data,
+            "image_size": o.image_size,
+            "channels": o.channels,
+            "examples": o.examples,
+            "flash": None if r.flash is None else parse_bytes(r.flash),
+            "macs": r.macs,
+            "accelerator": self.accelerator,
+            "space": r.space.to_dict(),
+            "search": dataclasses.asdict(r.search),
+            "search_epochs": r.search_epochs,
+            "batch_size": r.batch_size,
+            "learning_rate": r.learning_rate,
+            "seed": self.seed,
+        }
+        finetune = {"stages": dataclasses.asdict(r.stages), "teacher": o.teacher}
+        return {"search": search, "finetune": finetune, "export": {}}
+
+
+def resolve(options: Options) -> Run:
+    """Fills in what the recipe says, and checks what the user said.
+
+    Raises:
+        UsageError: in one line, with the fix.
+    """
+    recipe = _base_recipe(options)
+    changes: dict[str, Any] = {}
+    if options.flash is not None:
+        changes["flash"] = _checked_flash(options.flash)
+    if options.macs is not None:
+        if not options.macs > 0:
+            raise UsageError(f"--macs must be positive. Received: {options.macs}")
+        changes["macs"] = options.macs
+    for name in ("search_epochs", "batch_size"):
+        if (value := getattr(options, name)) is not None:
+            if value < 1:
+                raise UsageError(f"--{name} must be at least 1. Received: {value}")
+            changes[name] = value
+    if options.task is not None:
+        if options.task not in recipes.TASKS:
+            raise UsageError(f"--task is one of {', '.join(recipes.TASKS)}. Got: {options.task!r}")
+        changes["task"] = options.task
+    if options.learning_rate is not None:
+        changes["learning_rate"] = (options.learning_rate, options.learning_rate / 1000)
+    try:
+        changes["space"] = _space(options, recipe)
+        seed = options.seed or 0
+        search = dataclasses.replace(recipe.search, seed=seed)
+        if options.samples is not None:
+            search = dataclasses.replace(search, samples=options.samples)
+        changes["search"] = search
+        changes["stages"] = _stages(options, recipe)
+    except UsageError:
+        raise
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    recipe = dataclasses.replace(recipe, **changes)
+    if recipe.flash is None and recipe.macs is None:
+        raise UsageError("A budget is needed: --flash=24KiB, --macs=5e6, or a recipe that has one.")
+    accelerator = options.accelerator or "ethos-u55-128"
+    if accelerator not in ACCELERATORS:
+        raise UsageError(
+            f"--accelerator is one of {', '.join(ACCELERATORS)}. Received: {accelerator!r}"
+        )
+    return Run(
+        options=options,
+        recipe=recipe,
+        data=_data(options, recipe),
+        accelerator=accelerator,
+        runners=_runners(options.runners),
+        verify_examples=options.verify_examples or 64,
+        seed=seed,
+    )
+
+
+def _base_recipe(options: Options) -> Recipe:
+    if options.recipe is not None:
+        try:
+            return recipes.get(options.recipe)
+        except ValueError:
+            raise UsageError(
+                f"There is no recipe {options.recipe!r}. Recipes: {', '.join(recipes.RECIPES)}."
+            ) from None
+    if options.model is None:
+        raise UsageError(
+            "Say what to search: --recipe=NAME, or --model=module:function with --data and "
+            f"--flash. Recipes: {', '.join(recipes.RECIPES)}."
+        )
+    return Recipe(
+        name="own",
+        about="a network of your own",
+        network=options.model,
+        data=None,
+        input_shape=(96, 96, 3),
+        classes=0,
+    )
+
+
+def _checked_flash(flash: str) -> str:
+    try:
+        parse_bytes(flash)
+    except ValueError:
+        raise UsageError(
+            f"--flash is a number with a unit (B, kB, KiB, MB, MiB), such as --flash=24KiB. "
+            f"Received: {flash!r}"
+        ) from None
+    return flash
+
+
+def _data(options: Options, recipe: Recipe) -> str:
+    name = options.data or recipe.data
+    if name is None:
+        raise UsageError(
+            f"--data is needed: one of {', '.join(data.NAMES)}, an .npz, or a folder with one "
+            "folder of images a class."
+        )
+    return name
+
+
+def _space(options: Options, recipe: Recipe):
+    changes = {}
+    for kind, number in (
+        ("widths", float),
+        ("bits", int),
+        ("sparsities", float),
+        ("kernels", int),
+    ):
+        if (text := getattr(options, kind)) is not None:
+            changes[kind] = None if text.lower() == "none" else _numbers(kind, text, number)
+    return dataclasses.replace(recipe.space, **changes)
+
+
+def _stages(options: Options, recipe: Recipe) -> Stages:
+    if options.finetune_epochs is None:
+        return recipe.stages
+    epochs = _numbers("finetune_epochs", options.finetune_epochs, int)
+    if len(epochs) not in (1, 3):
+        raise UsageError(
+            "--finetune_epochs is one number, or one for each of the three stages, such as 6,10,4. "
+            f"Received: {options.finetune_epochs!r}"
+        )
+    return dataclasses.replace(recipe.stages, epochs=epochs[0] if len(epochs) == 1 else epochs)
+
+
+def _numbers(flag: str, text: str, number) -> tuple:
+    try:
+        return tuple(number(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(
+            f"--{flag} is a list of numbers with commas and without spaces. Received: {text!r}"
+        ) from None
+
+
+def _image_size(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    sides = text.lower().split("x")
+    if len(sides) not in (1, 2) or not all(s.isdigit() and int(s) for s in sides):
+        raise UsageError(f"--image_size is such as 96 or 96x128. Received: {text!r}")
+    return (int(sides[0]), int(sides[-1]))
+
+
+def _runners(text: str | None) -> tuple[str, ...]:
+    names = tuple((text or "tflm,npu").split(","))
+    if names == ("none",):
+        return ()
+    for name in names:
+        if name not in RUNNERS:
+            raise UsageError(f"--runners are of {', '.join(RUNNERS)}. Received: {name!r}")
+    return names
+
+
+def steps_per_epoch(examples: int, batch_size: int) -> int:
+    return math.ceil(examples / batch_size)

@@ -1,0 +1,218 @@
+"""The two steps that train: search and finetuning."""
+
+import dataclasses
+import sys
+import time
+
+import keras
+import numpy as np
+
+import udc_tf
+from udc_tf.cli.errors import UsageError
+from udc_tf.cli.history import EpochLines, EpochLog
+from udc_tf.cli.options import Run, steps_per_epoch
+from udc_tf.cli.tasks import task_of
+from udc_tf.cli.workdir import WorkDir, write_json
+from udc_tf.finetuning import finetune
+from udc_tf.schedules import CosineOverRun
+from udc_tf.search import SearchModel
+from udc_tf.stages import Cosine
+from udc_tf.tensorboard import TensorBoard
+
+_VALIDATIONS = 10  # of a search: each measures the batch-norm statistics anew
+
+
+def make_search(run: Run, data) -> SearchModel:
+    """The searchable model of a run, compiled."""
+    model = run.build_model(data.input_shape, data.classes)
+    search = udc_tf.make_searchable(model, run.recipe.space, run.targets(), run.recipe.search)
+    task, rate = task_of(run.recipe.task), run.recipe.decision_learning_rate
+    search.compile(
+        optimizer=_optimizer(run),
+        decision_optimizer=None if rate is None else keras.optimizers.Adam(rate),
+        loss=task.loss(model),
+        metrics=task.metrics(),
+    )
+    search(np.zeros((1, *data.input_shape), "float32"))  # built, as BackupAndRestore wants it
+    return search
+
+
+def run_search(run: Run, work: WorkDir, say=print) -> udc_tf.Architecture:
+    """Searches, or reads what an earlier search found."""
+    if work.architecture.exists():
+        say(f"search: done before, {work.architecture}")
+        return udc_tf.Architecture.load(work.architecture)
+    data = run.load_data()
+    say(f"search: {data.describe()}")
+    search = make_search(run, data)
+    steps = steps_per_epoch(len(data.train), run.recipe.batch_size)
+    train = data.training_batches(
+        run.recipe.batch_size,
+        run.recipe.augmentation,
+        run.seed,
+        epoch=lambda: search.state.steps_done() // steps,
+    )
+    epochs = run.recipe.search_epochs
+    backup = keras.callbacks.BackupAndRestore(str(work.state("search")), delete_checkpoint=False)
+    history = work.history("search")
+    started = time.monotonic()
+    search.fit(
+        train,
+        epochs=epochs,
+        validation_data=data.batches("validation", run.recipe.batch_size),
+        validation_freq=max(1, epochs // _VALIDATIONS),
+        callbacks=[
+            EpochLog(history),
+            TensorBoard(work.tensorboard),
+            *_lines("search", epochs, say),
+            backup,
+        ],
+        shuffle=False,  # `training_batches` does
+        verbose=_verbosity(),
+    )
+    architecture = search.architecture()
+    write_json(
+        work.probabilities,
+        {name: [list(p.keys()), list(p.values())] for name, p in search.probabilities().items()},
+    )
+    work.add_results(
+        search_seconds=_seconds(work, "search_seconds", started),
+        predicted_flash_bytes=architecture.flash_bytes,
+        macs=architecture.macs,
+        original_parameters=search.network.count_params(),
+        left_out=search.problem.plan.left_out,
+    )
+    architecture.save(work.architecture)  # last: its presence says that the step is done
+    return architecture
+
+
+def run_finetune(run: Run, work: WorkDir, say=print) -> keras.Model:
+    """Finetunes, or reads what an earlier run finetuned."""
+    if not work.architecture.exists():
+        raise UsageError(f"{work.path} has no architecture yet: run udc-search there first.")
+    if work.network.exists():
+        say(f"finetune: done before, {work.network}")
+        return load_network(work)
+    data = run.load_data()
+    architecture = udc_tf.Architecture.load(work.architecture)
+    tiny = architecture.build()
+    recipe, task = run.recipe, task_of(run.recipe.task)
+    say(f"finetune: {recipe.stages.total_epochs} epochs in stages of {recipe.stages.epochs}")
+    started = time.monotonic()
+    history = finetune(
+        tiny,
+        data.training_batches(recipe.batch_size, recipe.augmentation, run.seed),
+        validation_data=data.batches("validation", recipe.batch_size),
+        stages=recipe.stages,
+        teacher=_teacher(run, data),
+        loss=task.loss(tiny, recipe.stages.label_smoothing),
+        metrics=task.metrics(),
+        optimizer=keras.optimizers.Adam() if recipe.optimizer == "adam" else None,
+        workdir=work.state("finetune"),
+        callbacks=[
+            EpochLog(work.history("finetune")),
+            TensorBoard(work.tensorboard / "finetune"),
+            *_lines("finetune", recipe.stages.total_epochs, say),
+        ],
+        seed=run.seed,
+        verbose=_verbosity(),
+    )
+    del history  # EpochLog has it
+    work.add_results(
+        finetune_seconds=_seconds(work, "finetune_seconds", started),
+        metric=task.metric,
+        examples={part: len(data.part(part)) for part in ("train", "validation", "test")},
+        **evaluate_parts(run, tiny, data),
+    )
+    save_network(tiny, work)
+    return tiny
+
+
+def recover(run: Run, network: keras.Model, data, say=print) -> None:
+    """Two more epochs for a network that export made smaller."""
+    recipe, task = run.recipe, task_of(run.recipe.task)
+    say("export: a little over the budget; tightened, and finetuned for two epochs more")
+    rates = recipe.stages.learning_rates
+    finetune(
+        network,
+        data.training_batches(recipe.batch_size, recipe.augmentation, run.seed + 1),
+        # Pruned again at once: the mask is what was tightened.
+        stages=dataclasses.replace(
+            recipe.stages,
+            epochs=(0, 1, 1),
+            learning_rates=(rates[0], Cosine(rates[1].first / 10, rates[1].last), rates[2]),
+            prune_until=0.0,
+            start="inherited",
+        ),
+        loss=task.loss(network, recipe.stages.label_smoothing),
+        metrics=task.metrics(),
+        optimizer=keras.optimizers.Adam() if recipe.optimizer == "adam" else None,
+        seed=run.seed,
+        verbose=0,
+    )
+
+
+def save_network(network: keras.Model, work: WorkDir) -> None:
+    temporary = work.network.with_name("partial.keras")
+    network.save(temporary, include_optimizer=False)
+    temporary.replace(work.network)
+
+
+def evaluate_parts(run: Run, network: keras.Model, data) -> dict[str, float]:
+    """The task's metric on the validation and the test part."""
+    return {
+        f"{part}_score": evaluate(run, network, data.batches(part, run.recipe.batch_size))
+        for part in ("validation", "test")
+    }
+
+
+def load_network(work: WorkDir) -> keras.Model:
+    return keras.saving.load_model(work.network, compile=False)
+
+
+def evaluate(run: Run, model: keras.Model, batches) -> float:
+    """The task's metric of a model on batches."""
+    task = task_of(run.recipe.task)
+    model.compile("sgd", task.loss(model), metrics=task.metrics(), jit_compile=False)
+    return float(model.evaluate(batches, verbose=0, return_dict=True)[task.metric])
+
+
+def _optimizer(run: Run) -> keras.optimizers.Optimizer:
+    first, last = run.recipe.learning_rate
+    rate = CosineOverRun(first, last, warmup=run.recipe.search.warmup)
+    if run.recipe.optimizer == "adam":
+        return keras.optimizers.Adam(rate)
+    return keras.optimizers.SGD(rate, momentum=0.9)
+
+
+def _teacher(run: Run, data) -> keras.Model | None:
+    path = run.options.teacher
+    if path is None:
+        return None
+    try:
+        teacher = keras.saving.load_model(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--teacher={path} cannot be loaded as a .keras model.") from error
+    if tuple(teacher.input_shape[1:]) != tuple(data.input_shape):
+        raise UsageError(
+            f"The teacher takes inputs of {teacher.input_shape[1:]}, the data are of "
+            f"{data.input_shape}."
+        )
+    return teacher
+
+
+def _seconds(work: WorkDir, name: str, started: float) -> float:
+    return round(float(work.read_results().get(name, 0)) + time.monotonic() - started, 1)
+
+
+def _verbosity() -> int:
+    return 1 if sys.stdout.isatty() else 0
+
+
+def _lines(step: str, epochs: int, say) -> list[keras.callbacks.Callback]:
+    return [] if sys.stdout.isatty() else [EpochLines(step, epochs, say)]
+
+
+def calibration_inputs(data, count: int = 256) -> np.ndarray:
+    """Inputs of the train part for export, spread over it."""
+    return data.arrays("train", count)[0]

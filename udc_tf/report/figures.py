@@ -1,0 +1,178 @@
+"""The figures of a report, each from plain numbers to a matplotlib figure."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from udc_tf.report.style import BLUE, GREEN, GREY, INK, ORANGE, PALE, WIDTH
+
+_ROW = 0.24  # inches a layer
+_MOST_HISTOGRAMS = 12
+
+
+def budget_figure(sizes: Mapping[str, float], budget: float | None) -> Figure:
+    """Bytes as bars, against the budget."""
+    figure = Figure(figsize=(WIDTH, 0.55 + 0.34 * len(sizes)), layout="constrained")
+    axes = figure.subplots()
+    names, values = list(sizes), np.array(list(sizes.values())) / 1024
+    # The last bar is the file that goes into flash.
+    colours = [PALE] * (len(values) - 1) + [BLUE]
+    bars = axes.barh(names, values, color=colours, height=0.62)
+    labels = axes.bar_label(bars, [f"{v:,.1f} KiB" for v in values], padding=4, fontsize=8)
+    for label in labels:  # readable on top of the budget's line
+        label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.8})
+    if budget is not None:
+        axes.axvline(budget / 1024, color=ORANGE, linewidth=1.6)
+        axes.set_title(f"budget {budget / 1024:,.1f} KiB", color=ORANGE)
+    axes.set_xlim(0, 1.22 * max(values.max(), (budget or 0) / 1024))
+    axes.set_xlabel("KiB")
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    return figure
+
+
+def decisions_figure(layers: Sequence[Mapping]) -> Figure:
+    """Width, bits and non-zeros of each layer, as in the figures of the UDC paper."""
+    names = [layer["name"] for layer in layers]
+    figure = Figure(figsize=(WIDTH, 0.75 + _ROW * len(layers)), layout="constrained")
+    panels = figure.subplots(1, 3, sharey=True)
+    widths = [100 * layer["outputs"] / layer["original_outputs"] for layer in layers]
+    bits = [layer["bits"] for layer in layers]
+    nonzeros = [100 * layer["nonzeros"] for layer in layers]
+    for axes, title, values, full in (
+        (panels[0], "width, %", widths, 100),
+        (panels[1], "bits", bits, 8),
+        (panels[2], "non-zeros, %", nonzeros, 100),
+    ):
+        axes.barh(names, [full] * len(names), color=PALE, height=0.68)
+        bars = axes.barh(names, values, color=BLUE, height=0.68)
+        axes.bar_label(bars, [f"{v:.0f}" for v in values], padding=2, fontsize=7)
+        axes.set_title(title)
+        axes.set_xlim(0, full * 1.18)
+        axes.set_xticks([])
+        axes.grid(visible=False)
+        axes.spines[["left", "bottom"]].set_visible(False)
+        axes.tick_params(length=0)
+    panels[0].invert_yaxis()
+    panels[0].tick_params(axis="y", labelsize=8)
+    return figure
+
+
+def bytes_figure(rows: Sequence[tuple[str, float, float | None]]) -> Figure:
+    """Predicted bytes of each layer's weights beside what Vela stores."""
+    names = [name for name, _, _ in rows]
+    compiled = any(vela is not None for _, _, vela in rows)
+    figure = Figure(figsize=(WIDTH, 0.8 + _ROW * 1.3 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    at = np.arange(len(rows))
+    shift = 0.2 if compiled else 0.0
+    predicted = [p for _, p, _ in rows]
+    axes.barh(at - shift, predicted, 0.38, color=GREY, label="predicted")
+    if compiled:
+        values = [v or 0 for _, _, v in rows]
+        axes.barh(at + shift, values, 0.38, color=BLUE, label="Vela")
+    axes.set_yticks(at, names, fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("bytes")
+    axes.grid(axis="y", visible=False)
+    axes.legend(loc="lower right")
+    return figure
+
+
+def histograms_figure(layers: Sequence[Mapping]) -> Figure:
+    """Weights before quantization, with the levels they go to and the pruned zone.
+
+    Args:
+        layers: for each its `name`, `bits`, `theta` (flat), `levels` and `beta`.
+    """
+    shown = list(layers)[:_MOST_HISTOGRAMS]
+    rows = -(-len(shown) // 2)
+    figure = Figure(figsize=(WIDTH, 1.5 * rows), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(rows, 2, squeeze=False)).ravel()
+    for axes in panels[len(shown) :]:
+        axes.axis("off")
+    for axes, layer in zip(panels, shown, strict=False):
+        theta, levels = np.asarray(layer["theta"]), np.asarray(layer["levels"])
+        reach = max(np.abs(theta).max(), np.abs(levels).max(), 1e-9) * 1.05
+        axes.hist(theta, bins=61, range=(-reach, reach), color=PALE, edgecolor="none")
+        if layer["beta"] > 0:
+            axes.axvspan(-layer["beta"], layer["beta"], color=ORANGE, alpha=0.18, linewidth=0)
+        top = axes.get_ylim()[1]
+        axes.vlines(levels, 0, top * 0.12, color=BLUE, linewidth=1.0)
+        axes.set_title(f"{layer['name']}: {layer['bits']} bits", fontsize=8)
+        axes.set_yticks([])
+        axes.tick_params(axis="x", labelsize=7)
+        axes.grid(visible=False)
+        axes.spines["left"].set_visible(False)
+    return figure
+
+
+def search_figure(history: Sequence[Mapping[str, float]], metric: str, label: str) -> Figure:
+    """How a search went: the task, the size, and how decided it is."""
+    figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
+    task, size, entropy = figure.subplots(3, 1, sharex=True)
+    _curve(task, history, metric, BLUE, "training")
+    _curve(task, history, f"val_{metric}", ORANGE, "validation, most likely network", marker=".")
+    task.set_title(label)
+    task.legend(loc="best")
+    _curve(size, history, "expected_ratio", GREY, "on average")
+    _curve(size, history, "argmax_ratio", BLUE, "most likely network")
+    size.axhline(1, color=ORANGE, linewidth=1.2)
+    size.set_title("size / budget")
+    size.legend(loc="best")
+    _curve(entropy, history, "entropy", GREEN, None)
+    entropy.set_title("entropy of the decisions")
+    entropy.set_xlabel("epoch of the search")
+    return figure
+
+
+def finetune_figure(history: Sequence[Mapping[str, float]], metric: str, label: str) -> Figure:
+    """How finetuning went, stage by stage."""
+    figure = Figure(figsize=(WIDTH, 2.2), layout="constrained")
+    axes = figure.subplots()
+    _curve(axes, history, metric, BLUE, "training")
+    _curve(axes, history, f"val_{metric}", ORANGE, "validation")
+    epochs = [row["epoch"] + 1 for row in history]
+    stages = [row.get("stage") for row in history]
+    for before, after, epoch in zip(stages, stages[1:], epochs[1:], strict=False):
+        if before != after:
+            axes.axvline(epoch - 0.5, color=INK, linewidth=0.8, linestyle=":")
+    axes.set_title(f"{label}, dotted: next stage")
+    axes.set_xlabel("epoch of finetuning")
+    axes.legend(loc="best")
+    return figure
+
+
+def probabilities_figure(probabilities: Mapping[str, tuple[list, list]]) -> Figure:
+    """How sure the search was: the probability of each option, the chosen ones outlined."""
+    kinds: dict[str, list[tuple[str, list, list]]] = {}
+    for name, (options, values) in probabilities.items():
+        kind, _, subject = name.partition("/")
+        kinds.setdefault(kind, []).append((subject, options, values))
+    heights = [len(rows) for rows in kinds.values()]
+    figure = Figure(figsize=(WIDTH, 0.6 * len(kinds) + _ROW * sum(heights)), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(len(kinds), 1, height_ratios=heights))
+    for axes, (kind, rows) in zip(panels, kinds.items(), strict=True):
+        columns = max(len(values) for _, _, values in rows)
+        table = np.full((len(rows), columns), np.nan)
+        for i, (_, _, values) in enumerate(rows):
+            table[i, : len(values)] = values
+        axes.imshow(table, aspect="auto", cmap="Blues", vmin=0, vmax=1)
+        axes.set_yticks(range(len(rows)), [subject for subject, _, _ in rows], fontsize=7)
+        longest = max((options for _, options, _ in rows), key=len)
+        axes.set_xticks(range(columns), [f"{o:.2g}" for o in longest], fontsize=7)
+        best = [int(np.argmax(values)) for _, _, values in rows]
+        axes.plot(best, range(len(rows)), "o", color=ORANGE, markersize=3)
+        axes.set_title(kind)
+        axes.grid(visible=False)
+    return figure
+
+
+def _curve(axes, history, name, colour, label, **style) -> None:
+    points = [(row["epoch"] + 1, row[name]) for row in history if name in row]
+    if points:
+        x, y = zip(*points, strict=True)
+        axes.plot(x, y, color=colour, label=label, linewidth=1.5, **style)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))

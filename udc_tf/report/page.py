@@ -1,0 +1,248 @@
+"""The report as HTML: figures inside, nothing to load, for paper and phone."""
+
+import base64
+import html
+import io
+import os
+import pathlib
+
+from matplotlib.figure import Figure
+
+from udc_tf.files import replaced_atomically
+from udc_tf.report import figures
+from udc_tf.report.collect import Facts, collect, versions
+from udc_tf.report.style import styled
+from udc_tf.report.template import page, section, table, tiles
+
+_LABELS = {
+    "classification": ("accuracy", "accuracy"),
+    "reconstruction": ("mean_squared_error", "mean squared error"),
+    "super_resolution": ("psnr", "PSNR in dB"),
+}
+
+
+def write_report(folder: str | os.PathLike) -> pathlib.Path:
+    """Writes `report.html`, and its figures to `images/`, from what a work directory holds.
+
+    Example:
+
+    ```python
+    udc_tf.report.page.write_report("runs/fashion")
+    ```
+    """
+    facts = collect(pathlib.Path(folder))
+    if not facts.architecture:
+        raise ValueError(f"There is nothing to report yet in {folder}: no architecture.json.")
+    with styled():
+        drawn = _draw(facts)
+    pictures = {}
+    for name, figure in drawn.items():
+        content = _png(figure)
+        with replaced_atomically(facts.folder / "images" / f"{name}.png") as partial:
+            partial.write_bytes(content)
+        pictures[name] = "data:image/png;base64," + base64.b64encode(content).decode()
+    path = facts.folder / "report.html"
+    with replaced_atomically(path) as partial:
+        partial.write_text(_page(facts, pictures), encoding="utf-8")
+    return path
+
+
+def _draw(facts: Facts) -> dict[str, Figure]:
+    metric, label = _LABELS[facts.task]
+    drawn = {}
+    if sizes := _sizes(facts):
+        drawn["flash"] = figures.budget_figure(sizes, _budget(facts))
+    drawn["decisions"] = figures.decisions_figure(facts.architecture["layers"])
+    drawn["bytes"] = figures.bytes_figure(facts.layer_bytes())
+    if facts.weights:
+        drawn["weights"] = figures.histograms_figure(facts.weights)
+    if facts.search:
+        drawn["search"] = figures.search_figure(facts.search, metric, label)
+    if facts.finetune:
+        drawn["finetune"] = figures.finetune_figure(facts.finetune, metric, label)
+    if facts.probabilities:
+        drawn["probabilities"] = figures.probabilities_figure(facts.probabilities)
+    return drawn
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    # Without the date and the version of matplotlib, the same figure has the same bytes.
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _budget(facts: Facts) -> int | None:
+    return facts.search_settings.get("flash")
+
+
+def _sizes(facts: Facts) -> dict[str, float]:
+    results = facts.results
+    sizes = {
+        "predicted": results.get("predicted_flash_bytes") or None,
+        "int8 .tflite": results.get("tflite_bytes"),
+        "compiled": results.get("flash_bytes"),
+    }
+    return {name: size for name, size in sizes.items() if size}
+
+
+def _page(facts: Facts, pictures: dict[str, str]) -> str:
+    def picture(name: str, text: str) -> str:
+        if name not in pictures:
+            return ""
+        return f'<figure><img src="{pictures[name]}" alt="{html.escape(text)}"></figure>'
+
+    settings = facts.search_settings
+    parts = [
+        tiles(_tiles(facts)),
+        section(
+            "Does it fit?",
+            _fit_sentence(facts) + picture("flash", "Flash against the budget"),
+        ),
+        section(
+            "What the search decided",
+            "<p>Channels kept, bits a weight and weights that are not zero, layer by layer.</p>"
+            + picture("decisions", "Width, bits and non-zeros of each layer")
+            + _layer_table(facts),
+        ),
+        section(
+            "Bytes of each layer's weights",
+            "<p>Predicted: s·b + H(s) bits a weight, s the share of non-zeros, b the bits. "
+            "Vela: the encoded weight stream in the compiled file.</p>"
+            + picture("bytes", "Predicted and compiled bytes of each layer"),
+        ),
+        section("Does it run?", _runner_table(facts)) if facts.results.get("verification") else "",
+        section(
+            "Weights",
+            "<p>Pale: the weights before quantization. Blue ticks: the levels they are deployed "
+            "as. Orange: the pruned zone.</p>" + picture("weights", "Histograms of the weights"),
+        )
+        if facts.weights
+        else "",
+        section(
+            "Training",
+            picture("search", "Curves of the search") + picture("finetune", "Curves of finetuning"),
+        ),
+        section(
+            "How sure the search was",
+            "<p>Probability of each option at the end, dark where likely; the dot marks the most "
+            "likely. What was built may differ where the budget asked for it.</p>"
+            + picture("probabilities", "Probabilities of all options"),
+        )
+        if facts.probabilities
+        else "",
+        section("How to repeat it", _repeat(facts)),
+    ]
+    subtitle = f"{settings.get('data', '')} · {settings.get('accelerator', '')}"
+    return page(facts.title, subtitle, "".join(parts))
+
+
+def _tiles(facts: Facts) -> list[tuple[str, str, str]]:
+    results, manifest = facts.results, facts.manifest
+    found = []
+    label = {"classification": "accuracy", "super_resolution": "PSNR"}.get(facts.task, "error")
+    if results.get("test_score") is not None:
+        count = results.get("examples", {}).get("test")
+        note = f"{count:,} test examples" if count else "test set"
+        found.append((_score(facts, results["test_score"]), label, note))
+    if results.get("flash_bytes"):
+        budget = results.get("flash_budget")
+        note = f"{results['flash_bytes'] / budget:.1%} of the budget" if budget else "compiled file"
+        found.append((f"{results['flash_bytes']:,} B", "flash", note))
+    elif results.get("predicted_flash_bytes"):
+        found.append((f"{results['predicted_flash_bytes']:,} B", "flash", "predicted"))
+    if results.get("sram_bytes"):
+        found.append((f"{results['sram_bytes']:,} B", "SRAM", "as Vela plans it"))
+    if manifest.get("estimated_cycles"):
+        found.append((f"{manifest['estimated_cycles']:,}", "cycles", "estimated by Vela"))
+    if results.get("macs"):
+        found.append((_short(results["macs"]), "MACs", "an inference"))
+    seconds = sum(results.get(f"{s}_seconds") or 0 for s in ("search", "finetune", "export"))
+    if seconds:
+        found.append((_duration(seconds), "time", "search, finetuning, export"))
+    return found
+
+
+def _fit_sentence(facts: Facts) -> str:
+    results, budget = facts.results, _budget(facts)
+    flash = results.get("flash_bytes")
+    if flash is None:
+        return "<p>Not compiled yet; the size is predicted.</p>"
+    if budget is None:
+        return f"<p>The compiled file has {flash:,} bytes; there was no flash budget.</p>"
+    verdict = "fits" if flash <= budget else "does not fit"
+    text = f"<p>The compiled file has {flash:,} bytes and <b>{verdict}</b> {budget:,}."
+    if predicted := results.get("predicted_flash_bytes"):
+        text += f" Predicted were {predicted:,} ({predicted / flash - 1:+.1%})."
+    rounds = facts.export.get("tightening") or []
+    if rounds:
+        text += f" It was tightened in {len(rounds)} round{'s' if len(rounds) > 1 else ''} to fit."
+    return text + "</p>"
+
+
+def _layer_table(facts: Facts) -> str:
+    rows = [
+        [
+            layer["name"],
+            "x".join(map(str, layer["kernel_size"])) or "-",
+            f"{layer['inputs']} → {layer['outputs']} of {layer['original_outputs']}",
+            layer["bits"],
+            f"{layer['nonzeros']:.0%}",
+            f"{layer['weights']:,}",
+            f"{layer['bytes']:,.0f}",
+        ]
+        for layer in facts.architecture["layers"]
+    ]
+    head = ["layer", "kernel", "channels", "bits", "non-zeros", "weights", "bytes, all in"]
+    return table(head, rows)
+
+
+def _runner_table(facts: Facts) -> str:
+    rows = []
+    for row in facts.results["verification"]:
+        if "unavailable" in row:
+            rows.append([row["runner"], f"not available: {row['unavailable']}", "", "", ""])
+            continue
+        differs = row.get("differs_from_tflm")
+        same = {None: "reference" if row["runner"] == "tflm" else "-", 0: "equal, bit for bit"}
+        rows.append(
+            [
+                row["runner"],
+                _score(facts, row["score"]),
+                same.get(differs, f"{differs} values differ"),
+                f"{row['cycles']:,}" if row.get("cycles") else "-",
+                f"{row['seconds']:.2f} s" if "seconds" in row else "-",
+            ]
+        )
+    label = _LABELS[facts.task][1]
+    count = facts.run.get("options", {}).get("verify_examples") or 64
+    text = (
+        f"<p>{count} test examples on each runner. keras: the fake-quantized network; tflm: the "
+        "int8 .tflite in TFLite Micro; npu: the compiled command stream, executed.</p>"
+    )
+    return text + table(["runner", label, "against tflm", "cycles", "time"], rows)
+
+
+def _repeat(facts: Facts) -> str:
+    commands = "\n".join(entry["command"] for entry in facts.run.get("commands", []))
+    rows = [[name, version] for name, version in versions().items()]
+    return f"<pre>{html.escape(commands)}</pre>" + table(["package", "version"], rows)
+
+
+def _score(facts: Facts, value: float) -> str:
+    if facts.task == "classification":
+        return f"{value:.2%}"
+    return f"{value:.2f} dB" if facts.task == "super_resolution" else f"{value:.4g}"
+
+
+def _short(number: float) -> str:
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:g}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
