@@ -24,15 +24,16 @@ from udc_tf.stages import Cosine, Stages
 
 HERE = pathlib.Path(__file__).parent
 RESULTS, TABLE = HERE / "finetune_matrix.json", HERE / "finetune_matrix.md"
-EPOCHS, TRAIN_IMAGES, SEEDS = 16, 8_000, (0, 1, 2)
+EPOCHS, TRAIN_IMAGES, BATCH, SEEDS = 6, 8_000, 64, (0, 1, 2)
 
 NARROW, MIDDLE, WIDE = (0.2, 4, 1.0), (0.3, 4, 0.4), (0.5, 4, 0.15)
 TASK = (0.5, 4, 0.2)  # width, bits, non-zeros
 
+# Pruned and quantized from the first step; the same course of the learning rate.
 SCRATCH = {
-    "epochs": (0, 13, 3),
+    "epochs": (0, 5, 1),
     "prune_until": 0.0,
-    "learning_rates": (Cosine(0.1, 0.01), Cosine(0.1, 1e-3), Cosine(1e-3, 0.0)),
+    "learning_rates": (Cosine(0.1, 0.1), Cosine(0.1, 0.01), Cosine(0.01, 0.0)),
 }
 
 # Group -> label -> (network, changes to the plan). Order: the most telling first.
@@ -42,24 +43,22 @@ MATRIX = {
         "sparse, wide": (WIDE, {}),
         "sparse, middle": (MIDDLE, {}),
     },
-    "gradient through the mask": {
-        "wide, share 1": (WIDE, {"pruned_gradient": 1.0}),
-        "wide, share 0.1": (WIDE, {"pruned_gradient": 0.1}),
-        "middle, share 1": (MIDDLE, {"pruned_gradient": 1.0}),
-    },
-    "format": {
-        "Q^, three stages, alpha 1": (TASK, {}),
+    "parts": {
+        "Q^, three stages, alpha 1, fresh weights": (TASK, {}),
         "Q": (TASK, {"number_format": "plain"}),
         "sparse from scratch": (TASK, SCRATCH),
-        "alpha 0.8, then 1": (TASK, {"alpha": (0.8, 0.8, 1.0)}),
-        "alpha 0.8": (TASK, {"alpha": 0.8}),
-        "pretrained float weights": (TASK, {"pretrain": 5}),
+        "alpha 0.8, in stage 3 1": (TASK, {"alpha": (0.8, 0.8, 1.0)}),
+        "weights of 2 float epochs, then 4": (TASK, {"pretrain": 2}),
     },
-    "masks, wide": {
+    "sparse training": {
+        "ranges learned alone": (WIDE, {"ranges": "learned"}),
+        "gradient through the mask 1": (WIDE, {"pruned_gradient": 1.0}),
+        "gradient through the mask 0.1": (WIDE, {"pruned_gradient": 0.1}),
+        "ranges learned alone, Q": (WIDE, {"ranges": "learned", "number_format": "plain"}),
+        "Q": (WIDE, {"number_format": "plain"}),
         "refresh every step": (WIDE, {"refresh_every": 1}),
         "refresh every 64 steps": (WIDE, {"refresh_every": 64}),
         "pruned by the end of stage 2": (WIDE, {"prune_until": 1.0}),
-        "pruned by the middle of stage 2": (WIDE, {"prune_until": 0.5}),
         "no recalibration": (WIDE, {"calibration_batches": 0}),
     },
 }
@@ -81,7 +80,8 @@ def run(data, network, changes, seed, epochs=EPOCHS) -> dict:
     if pretrain:
         tiny = pretrained(tiny, width, train, pretrain, seed)
     stages = Stages(**{"epochs": epochs - pretrain, **changes})
-    history = finetune(tiny, train, stages=stages, seed=seed, verbose=0).history
+    history = finetune(tiny, train, stages=stages, seed=seed, batch_size=BATCH, verbose=0)
+    history = history.history
     _, accuracy = tiny.evaluate(*test, batch_size=1000, verbose=0)
     end_of_first = max(0, stages.epochs[0] - 1)
     return {
@@ -97,11 +97,11 @@ def run(data, network, changes, seed, epochs=EPOCHS) -> dict:
 def pretrained(tiny, width, train, epochs, seed):
     """`tiny` with the weights of the same network trained in float."""
     model = resnet8(width)
-    steps = epochs * -(-len(train[0]) // 128)
+    steps = epochs * -(-len(train[0]) // BATCH)
     rate = keras.optimizers.schedules.CosineDecay(0.1, steps, alpha=0.01)
     optimizer = keras.optimizers.SGD(rate, momentum=0.9)
     model.compile(optimizer, "sparse_categorical_crossentropy", jit_compile=False)
-    model.fit(*train, batch_size=128, epochs=epochs, verbose=0)
+    model.fit(*train, batch_size=BATCH, epochs=epochs, verbose=0)
     ours = [x for x in tiny.layers if x.weights and "quantizer" not in x.name]
     theirs = [x for x in model.layers if x.weights]
     for layer, source in zip(ours, theirs, strict=True):

@@ -30,7 +30,8 @@ flags.DEFINE_integer("batch", 128, "Images of a step.")
 def plain_step(width: float):
     model = resnet8(width)
     sgd = keras.optimizers.SGD(0.01, momentum=0.9)
-    model.compile(sgd, "sparse_categorical_crossentropy", ["accuracy"], jit_compile=False)
+    loss = "sparse_categorical_crossentropy"
+    model.compile(sgd, loss, metrics=["accuracy"], jit_compile=False)
     return model.train_on_batch
 
 

@@ -139,6 +139,22 @@ class TestCompactKernel:
         layer.refresh_mask(0.7)
         np.testing.assert_allclose(layer.range + layer.beta.numpy(), end, rtol=1e-5)
 
+    @pytest.mark.parametrize("bits", [2, 4, 8])
+    def test_a_fitted_range_leaves_few_weights_without_gradient(self, bits):
+        layer = built("pointwise", bits=bits, nonzeros=0.2)
+        layer.theta.assign(3 * layer.theta.numpy())  # grown, with a range that has stayed behind
+        layer.refresh_mask(shifted=True)
+        kept = np.abs(layer.theta.numpy())[layer.mask.numpy() > 0]
+
+        def beyond():
+            end = layer.range + (layer.beta.numpy() if bits < 8 else 0)
+            return np.mean(kept > end * 1.0001)
+
+        before = beyond()
+        layer.fit_range()
+        assert beyond() <= (0 if bits == 8 else 0.5 if bits == 2 else 0.15)
+        assert beyond() < before
+
     def test_a_new_layer_has_the_format_of_the_search(self):
         layer = built("conv", bits=4, nonzeros=0.5)
         layer.refresh_mask()

@@ -241,8 +241,14 @@ def refresh_masks(network: keras.Model, share: float, number_format: str) -> Non
         layer.refresh_mask(nonzeros, shifted=number_format == "shifted" and nonzeros < 1)
 
 
+def fit_ranges(network: keras.Model) -> None:
+    """Moves the weights' ranges half the way to what fits best; a smooth course of small steps."""
+    for layer in kernel_layers(network):
+        layer.fit_range(share=0.5)
+
+
 class StageControl(keras.callbacks.Callback):
-    """Begins the passes over the data, moves the masks in stage 2, and logs the weight norm."""
+    """Begins the passes over the data, moves masks and ranges, and logs the weight norm."""
 
     def __init__(self, stages: Stages, network: keras.Model, data: EpochData):
         super().__init__()
@@ -254,12 +260,14 @@ class StageControl(keras.callbacks.Callback):
         self._data.begin_pass()
 
     def on_train_batch_begin(self, batch, logs=None):
-        if self._stages.stage_of(self._epoch) != 2:
+        stage, step = self._stages.stage_of(self._epoch), self._epoch * self._data.steps + batch
+        if stage == 3 or step % self._stages.refresh_every:
             return
-        step = self._epoch * self._data.steps + batch
-        if step % self._stages.refresh_every == 0:
+        if stage == 2:
             share = self._stages.pruned_share(step / self._data.steps)
             refresh_masks(self._network, share, self._stages.number_format)
+        if self._stages.ranges == "fitted":
+            fit_ranges(self._network)
 
     def on_epoch_end(self, epoch, logs=None):
         if logs is not None:

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 FORMATS = ("shifted", "plain")
 STARTS = ("inherited", "fresh")
+RANGES = ("fitted", "learned")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +58,8 @@ class Stages:
         prune_until: the share of stage 2 after which the target rate is reached.
         refresh_every: after how many steps the masks follow the weights.
         momentum: of SGD.
+        ranges: "fitted": in stages 1 and 2 the weights' ranges follow the weights, as often as the
+            masks; "learned": by the gradient alone, as in stage 3.
         range_learning_rate: of Adam, for the logarithm of the weights' ranges.
         l2: coefficient; half its square norm is added to the loss, for kernels.
         label_smoothing: for the loss that `finetune` makes; a loss of your own has its own.
@@ -74,17 +77,18 @@ class Stages:
 
     epochs: tuple[int, int, int] | int = 20
     learning_rates: tuple[Cosine, Cosine, Cosine] = (
-        Cosine(0.1, 0.01),
-        Cosine(0.1, 1e-3),
-        Cosine(1e-3, 0.0),
+        Cosine(0.1, 0.08),
+        Cosine(0.08, 0.01),
+        Cosine(0.01, 0.0),
     )
     alpha: float | tuple[float, float, float] = 1.0
     clip_unquantized: bool = True
     number_format: str = "shifted"
     pruned_gradient: float = 0.0
-    prune_until: float = 0.75
+    prune_until: float = 0.5
     refresh_every: int = 16
     momentum: float = 0.9
+    ranges: str = "fitted"
     range_learning_rate: float = 1e-3
     l2: float = 0.0
     label_smoothing: float = 0.0
@@ -118,7 +122,11 @@ class Stages:
                 f"`refresh_every` must be a positive number of steps. Received: "
                 f"{self.refresh_every}"
             )
-        for name, known in (("number_format", FORMATS), ("start", STARTS)):
+        for name, known in (
+            ("number_format", FORMATS),
+            ("start", STARTS),
+            ("ranges", RANGES),
+        ):
             if getattr(self, name) not in known:
                 raise ValueError(
                     f"`{name}` must be one of {', '.join(known)}. Received: {getattr(self, name)!r}"

@@ -108,6 +108,22 @@ class CompactKernel:
         self.log_range.assign(np.log(r))
         self.beta.assign(0.0)
 
+    def fit_range(self, share: float = 1.0) -> None:
+        """Moves the range towards the one with the least error on the weights that are kept.
+
+        Weights beyond the range have no gradient. Pruning keeps just the largest, so a range that
+        lags behind would freeze most of what is left.
+
+        Args:
+            share: how far, in the logarithm: 1 takes the new range, 0.5 goes half the way.
+        """
+        theta, mask = keras.ops.convert_to_numpy(self.theta), self.mask.numpy() > 0
+        magnitude = np.abs(theta[mask])
+        if self.deployed_bits < 8:
+            magnitude = np.maximum(magnitude - self.beta.numpy(), 0)
+        r = quantizers.initial_range(magnitude, self.deployed_bits)
+        self.log_range.assign((1 - share) * self.log_range.numpy() + share * np.log(r))
+
     def refresh_mask(self, nonzeros: float | None = None, shifted: bool | None = None) -> None:
         """Keeps exactly the largest weights of theta, and sets `beta` to the largest other one.
 
