@@ -101,6 +101,7 @@ class SearchModel(keras.Model):
             layer.pruned_gradient = settings.pruned_gradient
         self._calibration: Iterable[Any] | None = None
         self._calibrated_at = -1
+        self.built = network.built
 
     # What the model is.
     @property

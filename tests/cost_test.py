@@ -1,0 +1,176 @@
+"""Costs, targets, and the repair that makes every target hold."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers as kl
+
+import udc_tf
+from tests import networks
+from udc_tf.cost import parse_bytes, target_from_dict
+from udc_tf.counts import binary_entropy
+from udc_tf.extraction import describe, repaired_choice
+from udc_tf.repair import Budget, extreme
+from udc_tf.searchable import reachable_range
+
+_PLAIN_SIZES = udc_tf.SizeModel(fixed=0.0, per_operator=0.0, per_channel=0.0)
+
+
+def _chosen(search, pick):
+    return np.asarray([pick(len(d.options)) for d in search.problem.plan.decisions])
+
+
+def _convolution():
+    """3x3, 64 to 256 channels of which half are active on either side at the smallest width."""
+    inputs = keras.Input((8, 8, 3))
+    x = kl.Conv2D(64, 1, use_bias=False, name="first")(inputs)
+    x = kl.Conv2D(256, 3, padding="same", name="middle")(x)
+    return keras.Model(inputs, kl.Conv2D(2, 1, name="last")(x))
+
+
+class TestParsing:
+    @pytest.mark.parametrize("text", ["12", "", "KiB", "1.2.3KiB", "-4KiB", "4 parsecs", 0, -1])
+    def test_bad_sizes(self, text):
+        with pytest.raises(ValueError, match="size"):
+            parse_bytes(text)
+
+    def test_bad_accelerator(self):
+        with pytest.raises(ValueError, match="ethos-u55-128"):
+            udc_tf.Flash("1KiB", accelerator="ethos-u99")
+
+    def test_round_trip(self):
+        targets = [
+            udc_tf.Flash("1KiB", "ethos-u55-64", udc_tf.SizeModel(bit_cost={4: 3.4})),
+            udc_tf.Macs(1e6),
+            udc_tf.PaperSize("1MB"),
+        ]
+        assert [target_from_dict(t.to_dict()) for t in targets] == targets
+
+
+class TestFlash:
+    def _bytes(self, bits, nonzeros, width=1.0, target=None):
+        space = udc_tf.SearchSpace(
+            widths=(width, 1.0), bits=(bits, 8), sparsities=(nonzeros, 1.0),
+            overrides={"last": {"bits": None, "sparsities": None}},
+        )  # fmt: skip
+        target = target or udc_tf.Flash("64MiB", size_model=_PLAIN_SIZES)
+        search = udc_tf.make_searchable(_convolution(), space, target)
+        arch = describe(search, _chosen(search, lambda n: 0))
+        return next(row.bytes for row in arch.layers if row.name == "middle")
+
+    @pytest.mark.parametrize("bits, nonzeros", [(1, 1.0), (4, 0.2), (8, 0.01), (2, 0.5)])
+    def test_weights_cost_sb_plus_entropy(self, bits, nonzeros):
+        expected = 9 * 64 * 256 * (nonzeros * bits + binary_entropy(nonzeros)) / 8
+        assert self._bytes(bits, nonzeros) == pytest.approx(expected, rel=1e-3)
+
+    def test_active_channels_count_on_both_sides(self):
+        assert self._bytes(4, 0.2, width=0.5) == pytest.approx(self._bytes(4, 0.2) / 4, rel=1e-3)
+
+    def test_overheads_and_unsearched_parts_count(self):
+        inputs = keras.Input((8, 8, 3))
+        x = kl.Concatenate()([kl.Conv2D(4, 1)(inputs), kl.Conv2D(4, 1)(inputs)])
+        x = kl.PReLU(shared_axes=[1, 2])(kl.BatchNormalization()(x))
+        model = keras.Model(inputs, kl.Conv2D(2, 1)(x))
+        target = udc_tf.Flash("1MiB", size_model=udc_tf.SizeModel(1000.0, 100.0, 10.0))
+        space = udc_tf.SearchSpace(bits=(4, 8))
+        search = udc_tf.make_searchable(model, space, target)
+        arch = describe(search, _chosen(search, lambda n: n - 1))
+        kernels = 12 + 12 + 16
+        channels = 10 * (4 + 4 + 2)
+        # Six operators: three convolutions, concatenation, the batch norm that cannot be folded
+        # (a weight and a scale a channel), PReLU with its eight slopes.
+        assert arch.flash_bytes == 1000 + 600 + kernels + channels + 8 * 11 + 8
+
+
+class TestMacs:
+    def test_counts_multiplications(self):
+        model = networks.resnet(32, (16, 16, 32, 64))
+        space = udc_tf.SearchSpace(widths=(0.5, 1.0))
+        search = udc_tf.make_searchable(model, space, udc_tf.Macs(1e9))
+        arch = describe(search, _chosen(search, lambda n: n - 1))
+        expected = sum(
+            np.prod(layer.kernel.shape) * np.prod(layer.output.shape[1:-1] or (1,))
+            for layer in model.layers
+            if isinstance(layer, (kl.Conv2D, kl.Dense))
+        )
+        assert arch.macs == expected
+
+    def test_unknown_image_size(self):
+        inputs = keras.Input((None, None, 3))
+        model = keras.Model(inputs, kl.Conv2D(2, 3)(kl.Conv2D(4, 3)(inputs)))
+        with pytest.raises(ValueError, match="known image sizes"):
+            udc_tf.make_searchable(model, udc_tf.SearchSpace(widths=(0.5, 1)), udc_tf.Macs(1e6))
+
+
+class TestPaperSize:
+    def test_never_rewards_sparsity(self):
+        space = udc_tf.SearchSpace(sparsities=(0.1, 1.0), bits=(4, 32))
+        search = udc_tf.make_searchable(networks.small_cnn(), space, udc_tf.PaperSize("1MB"))
+        ratios = [Budget(search.problem.bound).ratio(_chosen(search, lambda n: 0))]
+        sparse = [d.kind == "sparsity" for d in search.problem.plan.decisions]
+        ratios.append(Budget(search.problem.bound).ratio(np.asarray(sparse, int)))
+        assert ratios[0] > ratios[1]
+
+
+class TestReachableRange:
+    def test_no_configuration_is_outside(self):
+        search = udc_tf.make_searchable(networks.resnet(), "ethos_u55", udc_tf.Flash("64MiB"))
+        target, plan = search.problem.bound[0], search.problem.plan
+        low, high = reachable_range(target, plan)
+        rng = np.random.default_rng(0)
+        maps = target.maps
+        random = np.stack([_chosen(search, rng.integers) for _ in range(500)])
+        costs = target.cost(maps.counts(maps.one_hot(random)))
+        assert low <= costs.min() and costs.max() <= high
+        # And both ends are really reached.
+        budget = Budget((target,))
+        assert budget.ratio(extreme(target, plan, True)) * target.budget == pytest.approx(low)
+        moves = budget.after_moves(extreme(target, plan, True)) * target.budget
+        assert (moves[search.state.valid.numpy()] >= low - 0.1).all()
+
+
+class TestRepair:
+    """Whatever the decisions look like: inside every target, at least 97% of the budget used."""
+
+    @pytest.mark.parametrize("make", [networks.resnet, networks.separable, networks.u_net])
+    def test_every_budget_is_met_and_used(self, make):
+        model = make()
+        wide = udc_tf.make_searchable(model, "ethos_u55", udc_tf.Flash("64MiB"))
+        low, high = reachable_range(wide.problem.bound[0], wide.problem.plan)
+        rng = np.random.default_rng(0)
+        for share in (0.05, 0.2, 0.5, 0.9):
+            target = udc_tf.Flash(low + share * (high - low))
+            search = udc_tf.make_searchable(model, "ethos_u55", target)
+            budget = Budget(search.problem.bound)
+            for _ in range(10):
+                scale = rng.choice([0.1, 1.0, 5.0])
+                log_pi = rng.normal(scale=scale, size=search.state.valid.shape)
+                ratio = budget.ratio(repaired_choice(search, log_pi))
+                assert 0.97 <= ratio <= 1.0
+
+    def test_several_targets_hold_at_once(self):
+        targets = [udc_tf.Flash("8KiB"), udc_tf.Macs(150e3)]
+        search = udc_tf.make_searchable(networks.resnet(), "ethos_u55", targets)
+        rng = np.random.default_rng(0)
+        for _ in range(10):
+            log_pi = rng.normal(size=search.state.valid.shape)
+            arch = describe(search, repaired_choice(search, log_pi))
+            assert arch.flash_bytes <= 8 * 1024 and arch.macs <= 150e3
+
+    def test_changes_little_and_the_unlikely(self):
+        search = udc_tf.make_searchable(networks.resnet(), "ethos_u55", udc_tf.Flash("9KiB"))
+        budget = Budget(search.problem.bound)
+        rng = np.random.default_rng(1)
+        log_pi = rng.normal(scale=3.0, size=search.state.valid.shape)
+        valid = search.state.valid.numpy()
+        likely = np.where(valid, log_pi, -np.inf).argmax(axis=1)
+        chosen = repaired_choice(search, log_pi)
+        assert budget.ratio(likely) != pytest.approx(budget.ratio(chosen))
+        rows = np.arange(len(chosen))
+
+        def log_probability(options):
+            return log_pi[rows, options].sum()
+
+        random = [_chosen(search, rng.integers) for _ in range(2000)]
+        inside = [log_probability(r) for r in random if budget.ratio(r) <= 1]
+        assert log_probability(chosen) > max(inside)
