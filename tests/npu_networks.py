@@ -408,11 +408,16 @@ def quiet():
                 os.close(descriptor)
 
 
+def tflm_interpreter(model: bytes):
+    """TFLM's interpreter with room for any network of the tests."""
+    from tflite_micro import runtime
+
+    return runtime.Interpreter.from_bytes(model, arena_size=_TFLM_ARENA)
+
+
 def run_tflm(model: bytes, inputs: list[np.ndarray]) -> list[np.ndarray]:
     """TFLite Micro's outputs for a batch: the golden reference."""
-    from tflite_micro.python.tflite_micro import runtime
-
-    interpreter = runtime.Interpreter.from_bytes(model, arena_size=_TFLM_ARENA)
+    interpreter = tflm_interpreter(model)
     batches: list[list[np.ndarray]] = []
     for i in range(len(inputs[0])):
         for number, array in enumerate(inputs):

@@ -1,0 +1,138 @@
+"""The executor against TFLM on the zoo and on MLPerf Tiny's trained models, for every accelerator.
+
+python -m benchmarks.npu_zoo
+
+Each network of the zoo is drawn at random, exported, and compiled for U55-32/64/128/256, both
+strategies of `--optimise` and the memory modes Shared_Sram and Sram_Only; ten random inputs each
+have to equal TFLM's outputs bit for bit. Writes npu_zoo.json beside this file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+
+import udc_tf
+from tests import npu_networks as nets
+from udc_tf import models
+from udc_tf.export.npu import NpuNetwork
+
+HERE = pathlib.Path(__file__).parent
+ANCHORS = HERE.parents[1] / "shared" / "anchors" / "mlperf_tiny"
+INPUTS = 10
+# All layers at full width; where the default image would keep TFLM busy for minutes, a smaller one.
+ZOO = {
+    "autoencoder": (models.autoencoder, None),
+    "ds_cnn": (models.ds_cnn, None),
+    "fsrcnn": (models.fsrcnn, (16, 16, 1)),
+    "mobilenet_v1": (models.mobilenet_v1, (64, 64, 3)),
+    "mobilenet_v2": (models.mobilenet_v2, (64, 64, 3)),
+    "mobilenet_v2_wide": (models.mobilenet_v2_wide, (64, 64, 3)),
+    "resnet8": (models.resnet8, None),
+    "small_cnn": (models.small_cnn, None),
+    "wide_resnet": (models.wide_resnet, (16, 16, 3)),
+}
+
+
+def drawn(name: str) -> keras.Model:
+    """The network with random weights and batch norms that spread its values."""
+    keras.utils.set_random_seed(0)
+    function, image = ZOO[name]
+    model = function() if image is None else function(input_shape=image)
+    rng = np.random.default_rng(0)
+    for layer in model.layers:
+        if isinstance(layer, keras.layers.BatchNormalization):
+            gamma, beta, mean, variance = layer.get_weights()
+            gamma = rng.uniform(0.5, 1.5, gamma.shape) * rng.choice([-1, 1], gamma.shape)
+            layer.set_weights(
+                [gamma, rng.normal(0, 0.3, beta.shape), mean, rng.uniform(0.2, 1, variance.shape)]
+            )
+    return model
+
+
+def exported(name: str) -> bytes:
+    """The int8 .tflite of a drawn network."""
+    model = drawn(name)
+    shape = tuple(n or 32 for n in model.inputs[0].shape[1:])
+    samples = np.random.default_rng(1).uniform(-1, 1, (8, *shape)).astype("float32")
+    with tempfile.TemporaryDirectory() as folder:
+        result = udc_tf.export.export(model, folder, calibration=samples, golden_samples=1)
+        return pathlib.Path(result.tflite_path).read_bytes()
+
+
+def varied_inputs(network: NpuNetwork) -> list[np.ndarray]:
+    """Noise of different brightness and contrast: pure noise looks alike to a pooling network."""
+    rng = np.random.default_rng(2)
+    inputs = []
+    for array in nets.random_inputs(network, INPUTS):
+        shape = (INPUTS,) + (1,) * (array.ndim - 1)
+        noise = array * rng.uniform(0.1, 1, shape) + rng.uniform(-90, 90, shape)
+        inputs.append(np.clip(noise, -128, 127).astype(np.int8))
+    return inputs
+
+
+def check(model: bytes) -> tuple[list[dict], float]:
+    """Every configuration's outcome, and the seconds TFLM took for its ten inputs."""
+    rows, golden, spent = [], None, 0.0
+    for accelerator in nets.ACCELERATORS:
+        for memory_mode in nets.MEMORY:
+            for optimise in ("Performance", "Size"):
+                compiled = nets.compile_in_process(model, accelerator, memory_mode, optimise)
+                network = NpuNetwork(compiled)
+                inputs = varied_inputs(network)
+                if golden is None:
+                    start = time.perf_counter()
+                    golden = nets.run_tflm(model, inputs)
+                    spent = time.perf_counter() - start
+                outputs = network.run(inputs)
+                wrong = sum(
+                    int((got != want.reshape(got.shape)).sum())
+                    for got, want in zip(outputs, golden, strict=True)
+                )
+                values = sum(len(np.unique(want)) for want in golden)
+                rows.append(
+                    {
+                        "accelerator": accelerator,
+                        "memory_mode": memory_mode,
+                        "optimise": optimise,
+                        "operations": len(network.operations),
+                        "wrong_values": wrong,
+                        "distinct_values": values,
+                    }
+                )
+    return rows, spent
+
+
+def main() -> int:
+    results = {}
+    sources = {name: (lambda name=name: exported(name)) for name in ZOO}
+    for path in sorted(ANCHORS.glob("*.tflite")):
+        sources[path.stem] = path.read_bytes
+    for name, source in sources.items():
+        start = time.perf_counter()
+        rows, _ = check(source())
+        equal = sum(row["wrong_values"] == 0 for row in rows)
+        results[name] = {"configurations": len(rows), "equal": equal, "rows": rows}
+        distinct = rows[0]["distinct_values"]
+        print(
+            f"{name:24s} equal {equal}/{len(rows)}  distinct output values {distinct:3d}  "
+            f"{time.perf_counter() - start:.0f} s",
+            flush=True,
+        )
+    part = HERE / "npu_zoo.json.part"
+    part.write_text(json.dumps(results, indent=1) + "\n")
+    os.replace(part, HERE / "npu_zoo.json")
+    return int(any(r["equal"] != r["configurations"] for r in results.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
