@@ -6,8 +6,11 @@ search.fit(train, validation_data=val, epochs=30)
 tiny = search.architecture().build()
 """
 
+import importlib
+
 from udc_tf.architecture import Architecture
 from udc_tf.cost import Flash, Macs, PaperSize, SizeModel
+from udc_tf.finetuning import finetune
 from udc_tf.layers.choice import Choice
 from udc_tf.layers.searchable import (
     UDCConv2D,
@@ -20,6 +23,8 @@ from udc_tf.search import SearchModel
 from udc_tf.searchable import make_searchable
 from udc_tf.settings import SearchSettings
 from udc_tf.space import SearchSpace
+from udc_tf.stages import Stages
+from udc_tf.weight_summary import summary_bits
 
 __all__ = [
     "Architecture",
@@ -32,9 +37,19 @@ __all__ = [
     "SearchSettings",
     "SearchSpace",
     "SizeModel",
+    "Stages",
     "UDCConv2D",
     "UDCConv2DTranspose",
     "UDCDense",
     "UDCDepthwiseConv2D",
+    "finetune",
     "make_searchable",
+    "summary_bits",
 ]
+
+
+def __getattr__(name: str):
+    """`udc_tf.models` and `udc_tf.export` on first use: the core needs neither."""
+    if name in ("models", "export"):
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,6 +7,7 @@ differentiable.
 
 import dataclasses
 import functools
+import math
 import operator
 from collections.abc import Mapping
 from typing import Any
@@ -27,7 +28,7 @@ def binary_entropy(fraction: float) -> float:
     """
     if fraction in (0.0, 1.0):
         return 0.0
-    return -fraction * np.log2(fraction) - (1 - fraction) * np.log2(1 - fraction)
+    return -fraction * math.log2(fraction) - (1 - fraction) * math.log2(1 - fraction)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -253,7 +253,7 @@ class SearchModel(keras.Model):
     def train_step(self, data):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         now = self.state.schedule()
-        self._refresh_masks_if_due()
+        self._refresh_if_due()
         weights, ranges = self.trainable_variables, self._ranges
         with tf.GradientTape() as tape:
             for variable in (self.state.logits, *ranges):
@@ -290,14 +290,22 @@ class SearchModel(keras.Model):
         self.decision_optimizer.apply([of_logits], [self.state.logits])
         self.state.finish_step(now)
 
-    def _refresh_masks_if_due(self):
+    def _refresh_if_due(self):
+        """Every few steps, masks and ranges follow the weights."""
         due = tf.equal(self.state.step % self.settings.mask_refresh, 0)
         pi = tf.exp(self.state.log_probabilities())
+        follow = self.settings.range_follow
+
+        def update(variable, fresh):
+            # Assigned outside of the tf.cond: replicas cannot synchronise in one.
+            now = tf.convert_to_tensor(variable)
+            variable.assign(tf.cond(due, fresh, lambda: now))
+
         for layer in self._kernel_layers:
             if layer.buckets is not None:
-                buckets = tf.convert_to_tensor(layer.buckets)
-                rank = functools.partial(layer.ranked_buckets, pi)
-                layer.buckets.assign(tf.cond(due, rank, lambda b=buckets: b))
+                update(layer.buckets, functools.partial(layer.ranked_buckets, pi))
+            if layer.log_ranges is not None and follow:
+                update(layer.log_ranges, functools.partial(layer.followed_ranges, follow))
 
     def refresh_masks(self) -> None:
         """Ranks all weights anew under the present probabilities."""

@@ -24,6 +24,8 @@ class SearchSettings:
         rejection_draws: accepted samples that z-tilde averages.
         mask_refresh: steps between two rankings of the weights.
         pruned_gradient: share of its gradient that a pruned weight still gets, 0 to 1.
+        range_follow: how far, at each ranking, the quantization ranges move towards what fits the
+            weights best; 0 leaves them to their gradient alone.
         decision_travel: learning rate times steps of the decisions; the paper's 1e-3 is too small
             for short runs, so the rate follows from the length of the run.
         seed: of the sampling.
@@ -47,6 +49,7 @@ class SearchSettings:
     rejection_draws: int = 4
     mask_refresh: int = 16
     pruned_gradient: float = 0.0
+    range_follow: float = 0.5
     decision_travel: float = 60.0
     seed: int = 0
 
@@ -68,6 +71,7 @@ class SearchSettings:
         check(self.rejection_draws >= 1, "rejection_draws", "at least 1")
         check(self.mask_refresh >= 1, "mask_refresh", "at least 1")
         check(0 <= self.pruned_gradient <= 1, "pruned_gradient", "between 0 and 1")
+        check(0 <= self.range_follow <= 1, "range_follow", "between 0 and 1")
         check(self.decision_travel > 0, "decision_travel", "positive")
 
     @classmethod

@@ -104,7 +104,7 @@ def psnr(actual: np.ndarray, expected: np.ndarray, border: int = SCALE) -> float
     inside = np.s_[border:-border, border:-border] if border else np.s_[:, :]
     difference = actual[inside].astype(np.float64) - expected[inside].astype(np.float64)
     error = float(np.mean(difference**2))
-    return float("inf") if error == 0 else 10 * np.log10(255.0**2 / error)
+    return float("inf") if error == 0 else float(10 * np.log10(255.0**2 / error))
 
 
 def enlarge_by_tiles(run, small: np.ndarray, tile: int = 64, margin: int = 12) -> np.ndarray:

@@ -68,6 +68,7 @@ class SearchableKernel:
                 shape=(len(self.options.bits),),
                 initializer="zeros",
                 trainable=False,
+                aggregation="mean",
             )
             self.initialize_ranges()
         if self.options.sparsities is not None:
@@ -155,6 +156,20 @@ class SearchableKernel:
         theta = tf.convert_to_tensor(self.theta)
         ranked = tf.numpy_function(rank, [theta, self.activity(pi)], tf.int8)
         return tf.ensure_shape(ranked, theta.shape)
+
+    def followed_ranges(self, share: float) -> tf.Tensor:
+        """The logarithms of the ranges, moved by `share` towards what fits theta best.
+
+        A weight beyond its range has no gradient, so a range must not stay behind.
+        """
+
+        def follow(theta, now):
+            best = [quantizers.initial_range(theta, b) for b in self.options.bits]
+            return ((1 - share) * now + share * np.log(best)).astype(np.float32)
+
+        now = tf.convert_to_tensor(self.log_ranges)
+        theta = tf.convert_to_tensor(self.theta)
+        return tf.ensure_shape(tf.numpy_function(follow, [theta, now], tf.float32), now.shape)
 
     def get_config(self):
         return {
