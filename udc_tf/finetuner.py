@@ -26,6 +26,8 @@ def gives_probabilities(model: keras.Model) -> bool:
     layers = [x for x in model.layers if not isinstance(x, ActivationQuantizer)]
     if isinstance(layers[-1], keras.layers.Softmax):
         return True
+    if isinstance(layers[-1], keras.Model):
+        return gives_probabilities(layers[-1])
     return getattr(getattr(layers[-1], "activation", None), "__name__", "") == "softmax"
 
 

@@ -172,7 +172,7 @@ class Stages:
         begin, length = self.epochs[0], self.epochs[1] * self.prune_until
         if epochs_done < begin:
             return 0.0
-        progress = 1.0 if length == 0 else min(1.0, (epochs_done - begin) / length)
+        progress = 1.0 if length < 1e-6 else min(1.0, (epochs_done - begin) / length)
         return 1.0 - (1.0 - progress) ** 3
 
     def learning_rate(self, steps_per_epoch: int) -> "StagedCosine":
