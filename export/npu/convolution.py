@@ -12,7 +12,7 @@ import dataclasses
 import numpy as np
 
 from udc_tf.export.npu import memory, weight_order, weights
-from udc_tf.export.npu.errors import WeightStreamError
+from udc_tf.export.npu.errors import WeightStreamError, WorkLimitError
 from udc_tf.export.npu.operations import Convolution
 from udc_tf.export.npu.output_stage import Stores, check_fits, finish, shared_bytes
 from udc_tf.export.npu.registers import Kernel
@@ -20,7 +20,7 @@ from udc_tf.export.npu.scaling import rescale
 from udc_tf.export.npu.weight_order import WeightShape
 
 _COLUMNS_LIMIT = 1 << 22  # elements of the unrolled input held at once
-_WEIGHTS_LIMIT = 1 << 26
+_STREAM_LIMIT = 1 << 24
 _ZEROS_PER_BIT = 32  # no stream bit can stand for more weights
 
 
@@ -78,9 +78,13 @@ def decode(operation: Convolution, weight_bytes: bytes, scale_bytes: bytes) -> D
 
 
 def _check_size(shape: WeightShape, stream_bytes: int) -> None:
-    if shape.weights > min(_WEIGHTS_LIMIT, 8 * _ZEROS_PER_BIT * stream_bytes):
+    if shape.weights > 8 * _ZEROS_PER_BIT * stream_bytes:
         raise WeightStreamError(
             f"{stream_bytes} bytes cannot hold the {shape.weights} weights of {shape}"
+        )
+    if shape.stream_bound > _STREAM_LIMIT:
+        raise WorkLimitError(
+            f"a stream may hold {_STREAM_LIMIT} weights. Received: {shape.stream_bound} for {shape}"
         )
 
 
@@ -152,21 +156,30 @@ def _dense(
     batch, channels = source.shape[0], source.shape[3]
     matrix = weights_.reshape(-1, depth)
     out = np.empty((batch, rows, columns, depth), source.dtype)
-    # Unroll a band of rows at a time: the unrolled input is kernel-size times the input.
-    row_size = batch * columns * matrix.shape[0]
-    band = max(1, min(rows, _COLUMNS_LIMIT // max(1, row_size)))
-    for first in range(0, rows, band):
-        count = min(band, rows - first)
-        part = source[:, first * kernel.stride[0] :]
-        taps = [tap for line in _taps(part, kernel, count, columns) for tap in line]
-        if len(taps) == 1:
-            unrolled = taps[0]
-        else:
-            unrolled = np.empty((batch, count, columns, len(taps), channels), source.dtype)
-            for i, tap in enumerate(taps):
-                unrolled[:, :, :, i] = tap
-        flat = np.ascontiguousarray(unrolled).reshape(-1, matrix.shape[0])
-        out[:, first : first + count] = (flat @ matrix).reshape(batch, count, columns, depth)
+    # Unroll a part of the output at a time: the unrolled input is kernel-size times the input.
+    pixel = batch * matrix.shape[0]
+    wide = max(1, min(columns, _COLUMNS_LIMIT // pixel))
+    high = max(1, min(rows, _COLUMNS_LIMIT // (pixel * wide)))
+    for top in range(0, rows, high):
+        for left in range(0, columns, wide):
+            part = source[:, top * kernel.stride[0] :, left * kernel.stride[1] :]
+            size = min(high, rows - top), min(wide, columns - left)
+            flat = _unrolled(part, kernel, size, channels).reshape(-1, matrix.shape[0])
+            result = (flat @ matrix).reshape(batch, *size, depth)
+            out[:, top : top + size[0], left : left + size[1]] = result
+    return out
+
+
+def _unrolled(
+    source: np.ndarray, kernel: Kernel, size: tuple[int, int], channels: int
+) -> np.ndarray:
+    """The input under the kernel for each output pixel: [batch, y, x, kernel element, channel]."""
+    taps = [tap for line in _taps(source, kernel, *size) for tap in line]
+    if len(taps) == 1:
+        return np.ascontiguousarray(taps[0])
+    out = np.empty((source.shape[0], *size, len(taps), channels), source.dtype)
+    for i, tap in enumerate(taps):
+        out[:, :, :, i] = tap
     return out
 
 

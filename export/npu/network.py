@@ -185,8 +185,12 @@ class NpuNetwork:
         for index in self._separate:
             sizes[_own(index)] = self._container.tensors[index].nbytes
         checker = program.AccessChecker(sizes, constant)
+        if not self._container.inputs or not self._container.outputs:
+            raise ContainerError("the graph has no inputs or no outputs")
         for index in self._container.inputs:
             place = self.region(index, "input")
+            if not place.writable:
+                raise ContainerError(f"input {index} of the graph is a constant")
             checker.define(place.store, place.offset, place.size)
         programs = []
         for operator in self._container.operators:
@@ -229,6 +233,8 @@ class NpuNetwork:
             if optional:
                 return None
             raise ContainerError(f"tensor {index} ({name}) has no place in the arena")
+        if not tensor.nbytes and not optional:
+            raise ContainerError(f"tensor {index} ({name}) of shape {tensor.shape} is empty")
         return Region(name, _ARENA, tensor.offset, tensor.nbytes, True)
 
     def _new_stores(self, batch: int) -> Stores:

@@ -18,6 +18,7 @@ _POOL_KERNEL = (256, 256 * 256)
 _SCALE_RECORD = 10  # bytes a channel: 40-bit bias, 32-bit scale, shift
 _TABLE_AREA = 2048  # bytes of look-up tables at the end of SHRAM
 _GLOBAL_SCALE = 1 << 8  # OFM_PRECISION: one scale for all channels
+_PADDED_LIMIT = 16  # a padded input may be this many times larger than its whole region
 _INTERNAL = 1 << 8  # DMA region: SHRAM instead of a region number
 
 # Cost on a host, in matrix multiply-adds (about 0.1 ns each). What a command can repeat for free on
@@ -279,9 +280,16 @@ def _second_operand(
 
 def _window_ifm(registers: Registers, ofm: FeatureMap, kernel: Kernel, depth: int) -> FeatureMap:
     height, width = registers.window(ofm, kernel)
+    top, left, bottom, right = kernel.padding
+    padded = (height + top + bottom) * (width + left + right) * depth
     if kernel.upscale:
         height, width = (height + 1) // 2, (width + 1) // 2
-    return registers.ifm((height, width, depth))
+    ifm = registers.ifm((height, width, depth))
+    if padded > _PADDED_LIMIT * max(ifm.region.size, 1 << 16):
+        raise registers.fail(
+            f"padding {kernel.padding} makes {padded} elements of an IFM of {ifm.elements}"
+        )
+    return ifm
 
 
 def _block(

@@ -84,15 +84,16 @@ class Trace:
     def first_divergence(self) -> Step | None:
         """The first operation after the last that was found in the reference, if any.
 
-        A wrong operation spoils all that depend on it, so recognised operations stop there.
+        A wrong operation spoils all that depend on it, so recognised operations stop there. If
+        they go on to the end, a part of a tensor is wrong: the first 8-bit one not recognised.
         """
         if self.equal or self.equal is None:
             return None
         last = max((s.number for s in self.steps if s.match is not None), default=-1)
-        for step in self.steps:
-            if step.number > last and not isinstance(step.operation, Dma) and step.telling:
-                return step
-        return None
+        unknown = [s for s in self.steps if s.telling and s.match is None]
+        after = [s for s in unknown if s.number > last]
+        parts = [s for s in unknown if s.operation.ofm.dtype.itemsize == 1]
+        return next(iter(after or parts), None)
 
     def verdict(self) -> str:
         """One sentence: equal, or where the run leaves the reference."""

@@ -73,6 +73,14 @@ class WeightShape:
         ofm_blocks = -(-self.ofm_depth // self.block_depth)
         return ofm_blocks * -(-self.ifm_depth // self.ifm_block_depth) * pieces[0] * pieces[1]
 
+    @property
+    def stream_bound(self) -> int:
+        """At least as many as the stream's positions, padding included."""
+        height, width = (min(k, 8 // d) for k, d in zip(self.kernel, self.dilation, strict=True))
+        elements = _round_up(height * width, self.element_multiple)
+        outputs = _round_up(min(self.block_depth, self.ofm_depth), self.ofm_micro_depth)
+        return self.blocks * elements * outputs * self.ifm_block_depth
+
 
 def _round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
