@@ -117,7 +117,7 @@ class TestStages:
         tiny = all_kinds(4, 0.3)
         masks = Masks(tiny.get_layer("pointwise"))
         stages = Stages(epochs=(1, 4, 2), pruned_gradient=1.0, refresh_every=1, prune_until=0.5)
-        finetune(tiny, task(), stages=stages, batch_size=16, callbacks=[masks], verbose=0)
+        finetune(tiny, task(), stages=stages, batch_size=32, callbacks=[masks], verbose=0)
         assert np.all(masks.by_epoch[0])
         second = np.stack([m for e in range(1, 5) for m in masks.by_epoch[e]])
         kept = second.sum(axis=1)

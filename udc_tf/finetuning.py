@@ -172,6 +172,7 @@ class _Run:
         self._data, self._state = data, state
         self._validation_data, self._callbacks = validation_data, callbacks
         self._verbose = verbose
+        self._settled = state.progress.epochs > self._stages.boundaries[1]
 
     def all_stages(self) -> None:
         begin = 0
@@ -205,10 +206,10 @@ class _Run:
             recalibrate(self._network, self._data.inputs(self._stages.calibration_batches))
         for quantizer in activation_quantizers(self._network):
             quantizer.tracking.assign(0.0)
+        self._settled = True
 
     def _finish(self) -> None:
-        settled = all(q.tracking.numpy() == 0 for q in activation_quantizers(self._network))
-        if not settled or self._finetuner.stop_training:
+        if not self._settled:
             self._enter(3)
         for layer in kernel_layers(self._network):
             layer.alpha.assign(1.0)
