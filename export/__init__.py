@@ -4,6 +4,7 @@ import importlib
 
 # Name -> the module that has it: imported on first use, since some bring all of TensorFlow.
 _LAZY = {
+    "calibrate": "udc_tf.export.size_calibration",
     "compile_with_vela": "udc_tf.export.vela",
     "export": "udc_tf.export.pipeline",
     "run": "udc_tf.export.runners",

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from udc_tf.export import bias_rounding, folding, simulation, tflite_file, tflite_writer
+from udc_tf.export import bias_rounding, code_check, folding, simulation, tflite_file, tflite_writer
 from udc_tf.export import calibration as calibrating
 from udc_tf.export.errors import ConversionError
 from udc_tf.export.integer_network import IntegerNetwork, Quantization, Step
@@ -70,7 +70,19 @@ def to_int8(model: keras.Model, calibration: Any = None) -> Int8Model:
     content = tflite_writer.write(network, quantizations)
     exact = Int8Model(content, network, tuple(quantizations))
     verify(exact)
+    for check in checked_codes(model, exact):
+        collapsed = next(
+            len(step.kernel.collapsed) for step in network.kernels if step.name == check.layer
+        )
+        if check.different or check.collapsed > collapsed:
+            raise ConversionError(f"The file does not hold the integers of the network: {check}")
     return exact
+
+
+def checked_codes(model: keras.Model, exact: Int8Model) -> list[code_check.CodeCheck]:
+    """The file's integers against those that the Keras layers report, channel by channel."""
+    layers = [(i, s.name) for i, s in enumerate(exact.network.steps) if s.kernel is not None]
+    return code_check.compare_codes(model, exact.content, layers)
 
 
 def verify(model: Int8Model) -> None:

@@ -1,0 +1,84 @@
+"""Five networks x three random configurations x bits: is the exported file what it should be?
+
+    python benchmarks/export_matrix.py
+
+Checks for each case that the .tflite holds the network's integers, that Vela leaves nothing to the
+CPU, that TFLM runs it, and how often its outputs are within one step of the fake-quant network's.
+Resumes: cases that are in export_matrix.json are not run again.
+"""
+
+import json
+import pathlib
+import tempfile
+
+import numpy as np
+from absl import app, flags
+from export_networks import NETWORKS, random_compact, random_inputs
+
+from udc_tf.export import int8, tflm, vela
+from udc_tf.files import replaced_atomically
+
+_OUT = flags.DEFINE_string(
+    "out", str(pathlib.Path(__file__).with_suffix(".json")), "Where the results are kept."
+)
+_SAMPLES = flags.DEFINE_integer("samples", 24, "Inputs compared, besides those of the calibration.")
+SEEDS, BITS = (0, 1, 2), (1, 2, 4, 8)
+
+
+def case(name: str, seed: int, bits: int) -> dict:
+    model = random_compact(name, seed, bits)
+    rng = np.random.default_rng(100 + seed)
+    exact = int8.to_int8(model, random_inputs(model, 64, rng))
+    unseen = [random_inputs(model, _SAMPLES.value, rng)]
+    checks = int8.checked_codes(model, exact)
+    reference = exact.reference(unseen)[0].astype(int)
+    difference = np.abs(tflm.run(exact.content, exact.quantize_inputs(unseen))[0] - reference)
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "model.tflite")
+        path.write_bytes(exact.content)
+        compiled = vela.compile_with_vela(path, folder, allow_cpu_operators=True)
+    return {
+        "layers": len(checks),
+        "channels_with_equal_codes": sum(c.equal for c in checks),
+        "channels_written_as_zeros": sum(c.collapsed for c in checks),
+        "channels_different": sum(c.different for c in checks),
+        "cpu_operators": list(compiled.cpu_operators),
+        "tflite_bytes": len(exact.content),
+        "flash_bytes": compiled.flash_bytes,
+        "values": int(difference.size),
+        "equal": round(float(np.mean(difference == 0)), 5),
+        "within_1": round(float(np.mean(difference <= 1)), 5),
+        "largest": int(difference.max()),
+        "spread_of_outputs": round(float(reference.std()), 1),
+    }
+
+
+def main(_):
+    path = pathlib.Path(_OUT.value)
+    results = json.loads(path.read_text()) if path.exists() else {}
+    for name in NETWORKS:
+        for seed in SEEDS:
+            for bits in BITS:
+                key = f"{name}, configuration {seed}, {bits} bits"
+                if key in results:
+                    continue
+                results[key] = case(name, seed, bits)
+                print(key, results[key], flush=True)
+                with replaced_atomically(path) as partial:
+                    partial.write_text(json.dumps(results, indent=1) + "\n")
+    rows = results.values()
+    values = sum(r["values"] for r in rows)
+    within = sum(r["within_1"] * r["values"] for r in rows) / values
+    good = sum(r["within_1"] >= 0.99 for r in rows)
+    exactly = sum(not (r["channels_different"] or r["channels_written_as_zeros"]) for r in rows)
+    print(
+        f"{len(results)} cases. Every code equal: {exactly} cases; channels written as zeros: "
+        f"{sum(r['channels_written_as_zeros'] for r in rows)}; different: "
+        f"{sum(r['channels_different'] for r in rows)}."
+    )
+    print(f"All operators on the NPU: {sum(not r['cpu_operators'] for r in rows)} cases.")
+    print(f"TFLM within 1 step: {within:.2%} of {values} values; at least 99% in {good} cases.")
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,218 @@
+"""Fits the size model to what Vela really writes for a network and a search space.
+
+A handful of configurations, drawn near the budget, are built, converted and compiled; the size
+model's coefficients follow by least squares, held near their defaults where the sample says little.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import tempfile
+from collections.abc import Callable
+
+import keras
+import numpy as np
+
+from udc_tf.cost import Flash, SizeModel
+from udc_tf.export import vela
+from udc_tf.export.int8 import to_int8
+from udc_tf.extraction import architecture_of
+from udc_tf.files import replaced_atomically
+from udc_tf.repair import Budget, extreme, repair
+from udc_tf.searchable import make_searchable
+from udc_tf.space import SearchSpace
+
+DEFAULT_CONFIGURATIONS = 16
+_FORMAT = 1
+# How far coefficients may reasonably be from their defaults.
+_SPREAD = {"fixed": 1500.0, "per_operator": 150.0, "per_channel": 4.0, "mask_cost": 0.3}
+_BIT_SPREAD = 0.3  # of the number of bits
+_NOISE = 0.005  # of a file's size
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """One configuration: what it counts and what its compiled file takes.
+
+    Attributes:
+        options: the number of the option of each decision.
+        features: amount of each coefficient of the size model in it.
+        constant: bytes that no coefficient touches.
+    """
+
+    options: tuple[int, ...]
+    features: dict[str, float]
+    constant: float
+    flash_bytes: int
+
+    def predicted(self, model: SizeModel) -> float:
+        """What a size model says about it."""
+        return self.constant + sum(
+            amount * _coefficient(model, name) for name, amount in self.features.items()
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class SizeFit:
+    """A fitted size model and what it was fitted to."""
+
+    size_model: SizeModel
+    accelerator: str
+    measurements: tuple[Measurement, ...]
+
+    def errors(self, measurements=None) -> np.ndarray:
+        """Relative errors, predicted over compiled minus 1."""
+        rows = self.measurements if measurements is None else measurements
+        return np.array([m.predicted(self.size_model) / m.flash_bytes - 1 for m in rows])
+
+    def save(self, path: str | os.PathLike) -> None:
+        content = {
+            "format": _FORMAT,
+            "accelerator": self.accelerator,
+            "size_model": self.size_model.to_dict(),
+            "measurements": [dataclasses.asdict(m) for m in self.measurements],
+        }
+        with replaced_atomically(pathlib.Path(path)) as partial:
+            partial.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "SizeFit":
+        content = json.loads(pathlib.Path(path).read_text())
+        if content.get("format") != _FORMAT:
+            raise ValueError(f"{path} is not a size fit of format {_FORMAT}.")
+        rows = (
+            Measurement(**{**row, "options": tuple(row["options"])})
+            for row in content["measurements"]
+        )
+        model = SizeModel.from_dict(content["size_model"])
+        return cls(model, content["accelerator"], tuple(rows))
+
+
+def calibrate(
+    model: keras.Model,
+    space: SearchSpace | str,
+    target: Flash,
+    *,
+    path: str | os.PathLike | None = None,
+    configurations: int = DEFAULT_CONFIGURATIONS,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Flash:
+    """`target` with a size model that fits this network and space.
+
+    Args:
+        model, space, target: as for `udc_tf.make_searchable`.
+        path: where the fit is kept; read from there if it is there already.
+        configurations: how many to compile; each takes a few seconds.
+        seed: of the sample.
+        progress: is called with how many are done, of how many.
+
+    Example:
+
+    ```python
+    target = udc_tf.export.calibrate(model, "ethos_u55", udc_tf.Flash("32KiB"), path="size.json")
+    search = udc_tf.make_searchable(model, "ethos_u55", target)
+    ```
+    """
+    if path is not None and pathlib.Path(path).is_file():
+        kept = SizeFit.load(path)
+        if kept.accelerator == target.accelerator:
+            return dataclasses.replace(target, size_model=kept.size_model)
+    rows = measure(model, space, target, configurations, seed, progress)
+    fitted = SizeFit(fit(rows), target.accelerator, tuple(rows))
+    if path is not None:
+        fitted.save(path)
+    return dataclasses.replace(target, size_model=fitted.size_model)
+
+
+def measure(
+    model: keras.Model,
+    space: SearchSpace | str,
+    target: Flash,
+    configurations: int,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Measurement]:
+    """Compiles random configurations whose predicted size is near the target's budget."""
+    search = make_searchable(model, space, target)
+    bound = search.problem.bound[0]
+    budget = Budget((bound,))
+    smallest = extreme(bound, search.problem.plan, True)
+    valid = search.state.valid.numpy()
+    rng = np.random.default_rng(seed)
+    rows = []
+    for number in range(configurations):
+        # Random preferences, moved inside the budget: what a search could have ended with.
+        wish = np.where(valid, 3.0 * rng.normal(size=valid.shape), -np.inf)
+        chosen = repair(wish, valid, budget, smallest)
+        rows.append(_measure(search, bound, chosen, target.accelerator, rng))
+        if progress is not None:
+            progress(number + 1, configurations)
+    return rows
+
+
+def _measure(search, bound, chosen, accelerator: str, rng) -> Measurement:
+    compact = architecture_of(search, chosen).build()
+    inputs = keras.tree.flatten(compact.input)
+    # Ranges do not matter to the size: a sample of noise gives some.
+    noise = [rng.normal(size=(1, *x.shape[1:])).astype(np.float32) for x in inputs]
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "model.tflite")
+        path.write_bytes(to_int8(compact, noise).content)
+        compiled = vela.compile_with_vela(path, folder, accelerator)
+    features, constant = _features(bound, chosen)
+    return Measurement(tuple(map(int, chosen)), features, constant, compiled.flash_bytes)
+
+
+def _features(bound, chosen) -> tuple[dict[str, float], float]:
+    """How much of each coefficient a configuration has, and what it has besides."""
+    plan, maps = bound.maps.plan, bound.maps
+    counts = maps.counts(maps.one_hot(np.asarray(chosen)))
+    present, parts = counts.present, counts.part_present
+    operators = np.array([p.operators for p in plan.fixed])
+    features = {
+        "fixed": 1.0,
+        "per_operator": float(present.sum() + (parts * operators).sum()),
+        "per_channel": float((present * counts.outputs).sum()),
+        "mask_cost": float((present * counts.weights * counts.entropy).sum() / 8),
+    }
+    stored = present * counts.weights * counts.density / 8
+    for i, layer in enumerate(plan.layers):
+        bits = layer.options.bits or (8,)
+        decision = plan.decision_index("bits", layer.name)
+        name = f"bits_{bits[0] if decision is None else bits[chosen[decision]]}"
+        features[name] = features.get(name, 0.0) + float(stored[i])
+    constant = sum(
+        float(n) * (p.bytes + p.bytes_per_channel * float(c))
+        for n, c, p in zip(parts, counts.part_channels, plan.fixed, strict=True)
+    )
+    return features, constant
+
+
+def fit(rows: list[Measurement]) -> SizeModel:
+    """The coefficients that fit best, by least squares on relative errors."""
+    names = sorted({name for row in rows for name in row.features})
+    default = SizeModel()
+    prior = np.array([_coefficient(default, n) for n in names])
+    spread = np.array([_SPREAD.get(n) or _BIT_SPREAD * _coefficient(default, n) for n in names])
+    amounts = np.array([[row.features.get(n, 0.0) for n in names] for row in rows])
+    sizes = np.array([row.flash_bytes for row in rows], float)
+    rest = sizes - np.array([row.constant for row in rows]) - amounts @ prior
+    # Unknowns in units of their spread; rows in units of the noise.
+    design = amounts * spread / (_NOISE * sizes)[:, None]
+    target = rest / (_NOISE * sizes)
+    system = design.T @ design + np.eye(len(names))
+    solved = dict(
+        zip(names, prior + spread * np.linalg.solve(system, design.T @ target), strict=True)
+    )
+    bit_cost = {int(n.split("_")[1]): float(v) for n, v in solved.items() if n.startswith("bits_")}
+    named = {n: float(solved[n]) for n in _SPREAD if n in solved}
+    return SizeModel(**named, bit_cost=bit_cost)
+
+
+def _coefficient(model: SizeModel, name: str) -> float:
+    if name.startswith("bits_"):
+        bits = int(name.split("_")[1])
+        return float(model.bit_cost.get(bits, bits))
+    return float(getattr(model, name))
