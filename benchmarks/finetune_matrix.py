@@ -134,6 +134,7 @@ def table(results: dict) -> str:
 
 flags.DEFINE_bool("table", False, "Only write the table.")
 flags.DEFINE_list("groups", list(MATRIX), "Groups to run.")
+flags.DEFINE_list("seeds", list(map(str, SEEDS)), "Seeds to run.")
 flags.DEFINE_integer("threads", 1, "Threads of one operator.")
 
 
@@ -142,7 +143,7 @@ def main(_):
     tf.config.threading.set_inter_op_parallelism_threads(1)
     data = None if flags.FLAGS.table else fashion_mnist_14(TRAIN_IMAGES)
     for group in [] if flags.FLAGS.table else flags.FLAGS.groups:
-        for seed in SEEDS:
+        for seed in map(int, flags.FLAGS.seeds):
             for label, (network, changes) in MATRIX[group].items():
                 name = f"{group}/{label}/{seed}"
                 if name in load():

@@ -3,7 +3,7 @@
     python -m benchmarks.finetune_step
 
 Blocks of steps of the two alternate, so that whatever else the machine does hits both alike; each
-pair of blocks gives one ratio of processor time. Mask refreshes (every 16 steps) are included.
+pair of blocks gives one ratio of processor time. Masks and ranges are refreshed every 16 steps.
 """
 
 import json
@@ -17,7 +17,7 @@ from absl import app, flags
 
 from benchmarks.finetune_data import compact, resnet8
 from udc_tf.finetuner import Crossentropy, Finetuner, activation_quantizers, kernel_layers
-from udc_tf.finetuning import prepare, refresh_masks
+from udc_tf.finetuning import fit_ranges, prepare, refresh_masks
 from udc_tf.layers.compact import WeightTraining
 from udc_tf.stages import Stages
 
@@ -52,6 +52,7 @@ def finetuning_step(width: float, alpha: float):
         nonlocal steps
         if steps % 16 == 0:
             refresh_masks(tiny, 1.0, "shifted")
+            fit_ranges(tiny)
         steps += 1
         return finetuner.train_on_batch(x, y)
 
