@@ -89,6 +89,8 @@ def _run(command: str, values: flags.FlagValues, line: str, say) -> int:
     run = resolve(options.over(earlier))
     if folder is None:
         raise UsageError("--workdir=FOLDER is needed: everything is kept there.")
+    if not WorkDir(pathlib.Path(folder)).network.exists():
+        run.load_data()  # whatever is wrong with the data is said before anything is written
     work = WorkDir.open(folder)
     with work.locked():
         for step in _STEPS_OF[command]:
@@ -112,6 +114,8 @@ def _finetune(run: Run, work: WorkDir, say) -> None:
     task, results = task_of(run.recipe.task), work.read_results()
     said = (f"{p} {task.describe(results[f'{p}_score'])}" for p in ("validation", "test"))
     say(f"finetune: {task.label} of the quantized network: {', '.join(said)}")
+    for name, row in results.get("sets", {}).items():
+        say(f"finetune: {name}, {row['psnr']:.2f} dB on Y, bicubic {row['bicubic']:.2f}")
 
 
 def _export(run: Run, work: WorkDir, say) -> None:

@@ -60,13 +60,18 @@ class Run:
 
     options: Options
     recipe: Recipe  # with all that was overridden
-    data: str
+    data: str | None
     accelerator: str
     runners: tuple[str, ...]
     verify_examples: int
     seed: int
 
     def load_data(self) -> data.Dataset | data.FileDataset:
+        if self.data is None:
+            raise data.DataError(
+                f"--data is needed: one of {', '.join(data.NAMES)}, an .npz, or a folder with one "
+                "folder of images a class."
+            )
         size = _image_size(self.options.image_size) or tuple(self.recipe.input_shape[:2])
         channels = self.options.channels or self.recipe.input_shape[-1]
         loaded = data.load(
@@ -173,7 +178,7 @@ def resolve(options: Options) -> Run:
     return Run(
         options=options,
         recipe=recipe,
-        data=_data(options, recipe),
+        data=options.data or recipe.data,
         accelerator=accelerator,
         runners=_runners(options.runners),
         verify_examples=options.verify_examples or 64,
@@ -213,16 +218,6 @@ def _checked_flash(flash: str) -> str:
             f"Received: {flash!r}"
         ) from None
     return flash
-
-
-def _data(options: Options, recipe: Recipe) -> str:
-    name = options.data or recipe.data
-    if name is None:
-        raise UsageError(
-            f"--data is needed: one of {', '.join(data.NAMES)}, an .npz, or a folder with one "
-            "folder of images a class."
-        )
-    return name
 
 
 def _space(options: Options, recipe: Recipe):

@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 import time
+from typing import Any
 
 import keras
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 import udc_tf
 from udc_tf.cli.errors import UsageError
 from udc_tf.cli.history import EpochLines, EpochLog
+from udc_tf.cli.image_sets import score_sets
 from udc_tf.cli.options import Run, steps_per_epoch
 from udc_tf.cli.tasks import task_of
 from udc_tf.cli.workdir import WorkDir, write_json
@@ -158,12 +160,15 @@ def save_network(network: keras.Model, work: WorkDir) -> None:
     temporary.replace(work.network)
 
 
-def evaluate_parts(run: Run, network: keras.Model, data) -> dict[str, float]:
-    """The task's metric on the validation and the test part."""
-    return {
+def evaluate_parts(run: Run, network: keras.Model, data) -> dict[str, Any]:
+    """The task's metric on the validation and the test part, and on whole images."""
+    scores: dict[str, Any] = {
         f"{part}_score": evaluate(run, network, data.batches(part, run.recipe.batch_size))
         for part in ("validation", "test")
     }
+    if run.recipe.task == "super_resolution":
+        scores["sets"] = score_sets(network, run.options.data_dir)
+    return scores
 
 
 def load_network(work: WorkDir) -> keras.Model:
