@@ -242,7 +242,9 @@ drawn = strategy.run(lambda: search.state.draw(search.state.schedule()))
 first, second = [d.numpy() for d in strategy.experimental_local_results(drawn)]
 assert not np.allclose(first, second), "replicas must draw their own samples"
 x, y = networks.blobs(128)
-history = search.fit(x, y, batch_size=32, epochs=3, verbose=0).history
+history = search.fit(
+    x, y, batch_size=32, epochs=3, validation_data=(x, y), verbose=0
+).history
 assert history["loss"][-1] < history["loss"][0], history
 assert search.architecture().flash_bytes <= 3584
 print("mirrored", search.state.steps_done())

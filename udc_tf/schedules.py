@@ -1,5 +1,7 @@
 """Values that change over a run, as functions of how much of it is done."""
 
+from typing import Any
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -53,6 +55,14 @@ class CosineOverRun(keras.optimizers.schedules.LearningRateSchedule):
         progress = tf.where(step < first, step / max(1, first), rest)
         cosine = 0.5 * (1 + tf.cos(np.pi * tf.minimum(progress, 1.0)))
         return self.final + (self.initial - self.final) * cosine
+
+    @classmethod
+    def unfinished(cls, optimizer: keras.optimizers.Optimizer) -> dict[str, Any] | None:
+        """The configuration of an optimizer's schedule, if it is of this kind and has no length."""
+        rate = optimizer.get_config().get("learning_rate")
+        if not isinstance(rate, dict) or rate.get("class_name") != cls.__name__:
+            return None
+        return rate["config"] if rate["config"]["steps"] is None else None
 
     def get_config(self):
         return {

@@ -186,7 +186,12 @@ class SearchModel(keras.Model):
         return [layer.log_ranges for layer in self._kernel_layers if layer.log_ranges is not None]
 
     def fit(self, x=None, y=None, batch_size=None, epochs=1, **kwargs):
-        """As `keras.Model.fit`. Schedules follow from `epochs` and the length of an epoch."""
+        """As `keras.Model.fit`. Schedules follow from `epochs` and the length of an epoch.
+
+        Arrays are shuffled in an order that depends on the seed and the epoch alone, so that a run
+        which is interrupted and resumed sees what it would have seen. With a dataset or generator,
+        that is for its maker to see to.
+        """
         if not self.compiled:
             raise ValueError("Call `compile` before `fit`, at least with a loss.")
         if training_data.is_arrays(x):
@@ -227,9 +232,9 @@ class SearchModel(keras.Model):
     def _plan_run(self, steps: int) -> None:
         total = self.state.steps_done() + steps
         self.state.planned.assign(total)
-        rate = getattr(self.optimizer, "_learning_rate", None)
-        if isinstance(rate, schedules.CosineOverRun) and rate.steps is None:
-            rate.steps = total
+        rate = schedules.CosineOverRun.unfinished(self.optimizer)
+        if rate is not None:
+            self.optimizer.learning_rate = schedules.CosineOverRun(**{**rate, "steps": total})
         if self._derive_decision_rate:
             deciding = max(1.0, (1 - self.settings.warmup) * total)
             self.decision_optimizer.learning_rate = self.settings.decision_travel / deciding
