@@ -25,6 +25,8 @@ def linear(first: float, last: float, progress: tf.Tensor) -> tf.Tensor:
 class CosineOverRun(keras.optimizers.schedules.LearningRateSchedule):
     """Cosine from `initial` to `final` over a run, whose length `SearchModel.fit` fills in.
 
+    Until then, and without `steps`, it stays at `initial`.
+
     With `warmup`, the share of the run for which the search warms up, the cosine is run through
     once for the warm-up and once for the rest, as in the paper.
 
@@ -48,7 +50,7 @@ class CosineOverRun(keras.optimizers.schedules.LearningRateSchedule):
 
     def __call__(self, step):
         if self.steps is None:
-            raise ValueError("The length of the run is not known yet: give `steps`, or call `fit`.")
+            return tf.constant(self.initial)
         first = round(self.warmup * self.steps)
         step = tf.cast(step, tf.float32)
         rest = tf.maximum(0.0, step - first) / max(1, self.steps - first)
