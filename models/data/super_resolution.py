@@ -116,7 +116,10 @@ def enlarge_by_tiles(run, small: np.ndarray, tile: int = 64, margin: int = 12) -
     Args:
         run: from brightness, [n, tile, tile, 1] of bytes, to the enlarged images as bytes.
         small: [height, width] of bytes.
+        tile: side of what `run` takes.
+        margin: at most a quarter of a tile.
     """
+    margin = min(margin, tile // 4)
     height, width = small.shape
     around = [(0, max(0, tile - side)) for side in (height, width)]
     padded = np.pad(small, around, mode="reflect" if min(small.shape) > tile // 2 else "edge")

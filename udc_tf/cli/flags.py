@@ -27,6 +27,7 @@ _OPTIONS = (
     ("kernels", _STRING, "Options: kernel sizes, such as 1,3,5, or none."),
     ("search_epochs", _INTEGER, "Epochs of warm-up and search together."),
     ("samples", _INTEGER, "Monte-Carlo samples a step of the search."),
+    ("size_compiles", _INTEGER, "Networks compiled to fit the size model. Default: 8; 0: none."),
     ("batch_size", _INTEGER, "Of search and finetuning."),
     ("learning_rate", _FLOAT, "First rate of the weights in the search; it falls to a thousandth."),
     ("finetune_epochs", _STRING, "Epochs of finetuning: 20, or 6,10,4 for the three stages."),

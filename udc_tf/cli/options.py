@@ -13,6 +13,7 @@ from udc_tf.models import data, recipes
 from udc_tf.models.recipes import Recipe
 from udc_tf.stages import Stages
 
+_SIZE_COMPILES = 8  # enough for a few coefficients; each takes some seconds
 RUNNERS = ("tflite", "tflm", "npu", "qemu", "fvp")
 
 
@@ -37,6 +38,7 @@ class Options:
     kernels: str | None = None
     search_epochs: int | None = None
     samples: int | None = None
+    size_compiles: int | None = None
     batch_size: int | None = None
     learning_rate: float | None = None
     finetune_epochs: str | None = None
@@ -64,6 +66,7 @@ class Run:
     accelerator: str
     runners: tuple[str, ...]
     verify_examples: int
+    size_compiles: int
     seed: int
 
     def load_data(self) -> data.Dataset | data.FileDataset:
@@ -124,6 +127,7 @@ class Run:
             "search_epochs": r.search_epochs,
             "batch_size": r.batch_size,
             "learning_rate": r.learning_rate,
+            "size_compiles": self.size_compiles,
             "seed": self.seed,
         }
         finetune = {"stages": dataclasses.asdict(r.stages), "teacher": o.teacher}
@@ -182,6 +186,7 @@ def resolve(options: Options) -> Run:
         accelerator=accelerator,
         runners=_runners(options.runners),
         verify_examples=options.verify_examples or 64,
+        size_compiles=_SIZE_COMPILES if options.size_compiles is None else options.size_compiles,
         seed=seed,
     )
 

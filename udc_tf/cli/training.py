@@ -9,12 +9,14 @@ import keras
 import numpy as np
 
 import udc_tf
+from udc_tf import export
 from udc_tf.cli.errors import UsageError
 from udc_tf.cli.history import EpochLines, EpochLog
 from udc_tf.cli.image_sets import score_sets
 from udc_tf.cli.options import Run, steps_per_epoch
 from udc_tf.cli.tasks import task_of
 from udc_tf.cli.workdir import WorkDir, write_json
+from udc_tf.cost import Flash, Target
 from udc_tf.finetuning import finetune
 from udc_tf.schedules import CosineOverRun
 from udc_tf.search import SearchModel
@@ -24,10 +26,11 @@ from udc_tf.tensorboard import TensorBoard
 _VALIDATIONS = 10  # of a search: each measures the batch-norm statistics anew
 
 
-def make_search(run: Run, data) -> SearchModel:
+def make_search(run: Run, data, targets: list[Target] | None = None) -> SearchModel:
     """The searchable model of a run, compiled."""
     model = run.build_model(data.input_shape, data.classes)
-    search = udc_tf.make_searchable(model, run.recipe.space, run.targets(), run.recipe.search)
+    targets = targets or run.targets()
+    search = udc_tf.make_searchable(model, run.recipe.space, targets, run.recipe.search)
     task, rate = task_of(run.recipe.task), run.recipe.decision_learning_rate
     search.compile(
         optimizer=_optimizer(run),
@@ -46,7 +49,7 @@ def run_search(run: Run, work: WorkDir, say=print) -> udc_tf.Architecture:
         return udc_tf.Architecture.load(work.architecture)
     data = run.load_data()
     say(f"search: {data.describe()}")
-    search = make_search(run, data)
+    search = make_search(run, data, _calibrated_targets(run, work, data, say))
     steps = steps_per_epoch(len(data.train), run.recipe.batch_size)
     train = data.training_batches(
         run.recipe.batch_size,
@@ -86,6 +89,24 @@ def run_search(run: Run, work: WorkDir, say=print) -> udc_tf.Architecture:
     )
     architecture.save(work.architecture)  # last: its presence says that the step is done
     return architecture
+
+
+def _calibrated_targets(run: Run, work: WorkDir, data, say) -> list[Target]:
+    """The targets, flash with a size model that fits what Vela writes for this network."""
+    flash = run.flash_target
+    if flash is None or run.size_compiles == 0:
+        return run.targets()
+    if not work.size_model.exists():
+        say(f"search: compiling {run.size_compiles} networks of this space, to know their sizes")
+    fitted = export.calibrate(
+        run.build_model(data.input_shape, data.classes),
+        run.recipe.space,
+        flash,
+        path=work.size_model,
+        configurations=run.size_compiles,
+        seed=run.seed,
+    )
+    return [fitted, *(t for t in run.targets() if not isinstance(t, Flash))]
 
 
 def run_finetune(run: Run, work: WorkDir, say=print) -> keras.Model:

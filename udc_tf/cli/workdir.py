@@ -56,6 +56,10 @@ class WorkDir:
         return self.path / "architecture.json"
 
     @property
+    def size_model(self) -> pathlib.Path:
+        return self.path / "size_model.json"
+
+    @property
     def probabilities(self) -> pathlib.Path:
         return self.path / "probabilities.json"
 
