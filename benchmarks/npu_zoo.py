@@ -1,6 +1,6 @@
 """The executor against TFLM on the zoo and on MLPerf Tiny's trained models, for every accelerator.
 
-python -m benchmarks.npu_zoo
+python -m benchmarks.npu_zoo [network ...]
 
 Each network of the zoo is drawn at random, exported, and compiled for U55-32/64/128/256, both
 strategies of `--optimise` and the memory modes Shared_Sram and Sram_Only; ten random inputs each
@@ -111,11 +111,15 @@ def check(model: bytes) -> list[dict]:
 
 
 def main() -> int:
-    results = {}
+    file = HERE / "npu_zoo.json"
+    chosen = sys.argv[1:]
+    # Single networks are measured into the table that is there.
+    results = json.loads(file.read_text()) if chosen and file.exists() else {}
     sources = {name: (lambda name=name: exported(name)) for name in ZOO}
     for path in sorted(ANCHORS.glob("*.tflite")):
         sources[path.stem] = path.read_bytes
-    for name, source in sources.items():
+    for name in chosen or sources:
+        source = sources[name]
         start = time.perf_counter()
         rows = check(source())
         equal = sum(row["wrong_values"] == 0 for row in rows)
@@ -128,7 +132,7 @@ def main() -> int:
         )
         part = HERE / "npu_zoo.json.part"
         part.write_text(json.dumps(results, indent=1) + "\n")
-        os.replace(part, HERE / "npu_zoo.json")
+        os.replace(part, file)
     return int(any(r["equal"] != r["configurations"] for r in results.values()))
 
 

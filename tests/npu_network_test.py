@@ -82,6 +82,11 @@ class TestRandomNetworks:
         inputs = [g.astype(np.int8).reshape(1, 256, 256, 1) for g in grid]
         np.testing.assert_array_equal(network.run(inputs)[0], nets.run_tflm(model, inputs)[0])
 
+    def test_a_softmax_of_many_classes(self):
+        build = nets.NetworkBuilder(np.random.default_rng(0))
+        model = build.finish(build.softmax(build.dense(build.input(4, 4, 1), 1500)))
+        _assert_equals_tflm(model, nets.compile_in_process(model), count=4)
+
     @pytest.mark.parametrize("name", ["RELU", "LEAKY_RELU", "LOGISTIC", "TANH"])
     def test_all_values_of_an_activation(self, name):
         build = nets.NetworkBuilder(np.random.default_rng(2))
