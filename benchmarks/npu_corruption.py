@@ -27,7 +27,7 @@ from tests import npu_corruption
 HERE = pathlib.Path(__file__).parent
 ANCHORS = HERE.parents[1] / "shared" / "anchors" / "mlperf_tiny"
 LIMIT = 60  # seconds a file
-CHUNK = 500  # files a process
+CHUNK = 1000  # files a process
 
 
 def _files() -> list[bytes]:
