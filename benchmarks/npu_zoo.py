@@ -39,7 +39,7 @@ ZOO = {
     "mobilenet_v2_wide": (models.mobilenet_v2_wide, {"input_shape": (32, 32, 3), "classes": 100}),
     "resnet8": (models.resnet8, {}),
     "small_cnn": (models.small_cnn, {}),
-    "wide_resnet": (models.wide_resnet, {"input_shape": (16, 16, 3), "multiplier": 3}),
+    "wide_resnet": (models.wide_resnet, {"input_shape": (16, 16, 3), "multiplier": 2}),
 }
 
 
