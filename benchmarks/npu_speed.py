@@ -34,8 +34,8 @@ REPEATS = 7
 def mobilenet_v2() -> bytes:
     """MobileNetV2 0.5 at 160x160, 100 classes, random weights, post-training int8.
 
-    Its batch norms are drawn too: the logits of an untrained network are so small that TFLM aborts
-    when it prepares the softmax.
+    Its batch norms are drawn too: with those of an untrained network TFLM aborted while it prepared
+    the graph. Why was not traced.
     """
     keras.utils.set_random_seed(0)
     model = keras.applications.MobileNetV2((160, 160, 3), alpha=0.5, weights=None, classes=100)

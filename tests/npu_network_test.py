@@ -83,6 +83,7 @@ class TestRandomNetworks:
         np.testing.assert_array_equal(network.run(inputs)[0], nets.run_tflm(model, inputs)[0])
 
     def test_a_softmax_of_many_classes(self):
+        # Shifts by 31. More, as equal classes need, makes TFLM abort: no golden for that.
         build = nets.NetworkBuilder(np.random.default_rng(0))
         model = build.finish(build.softmax(build.dense(build.input(4, 4, 1), 1500)))
         _assert_equals_tflm(model, nets.compile_in_process(model), count=4)
