@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from absl import logging
 
 import udc_tf
 from udc_tf import export
@@ -98,14 +99,20 @@ def _calibrated_targets(run: Run, work: WorkDir, data, say) -> list[Target]:
         return run.targets()
     if not work.size_model.exists():
         say(f"search: compiling {run.size_compiles} networks of this space, to know their sizes")
-    fitted = export.calibrate(
-        run.build_model(data.input_shape, data.classes),
-        run.recipe.space,
-        flash,
-        path=work.size_model,
-        configurations=run.size_compiles,
-        seed=run.seed,
-    )
+    # Networks that are only measured need no batch-norm statistics, of which the core would warn.
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        fitted = export.calibrate(
+            run.build_model(data.input_shape, data.classes),
+            run.recipe.space,
+            flash,
+            path=work.size_model,
+            configurations=run.size_compiles,
+            seed=run.seed,
+        )
+    finally:
+        logging.set_verbosity(verbosity)
     return [fitted, *(t for t in run.targets() if not isinstance(t, Flash))]
 
 

@@ -173,9 +173,12 @@ def _fit_sentence(facts: Facts) -> str:
         return f"<p>The compiled file has {flash:,} bytes; there was no flash budget.</p>"
     verdict = "fits" if flash <= budget else "does not fit"
     text = f"<p>The compiled file has {flash:,} bytes and <b>{verdict}</b> {budget:,}."
-    if predicted := results.get("predicted_flash_bytes"):
-        text += f" Predicted were {predicted:,} ({predicted / flash - 1:+.1%})."
     rounds = facts.export.get("tightening") or []
+    first = rounds[0].get("flash_bytes_before", flash) if rounds else flash
+    if predicted := results.get("predicted_flash_bytes"):
+        text += f" Predicted were {predicted:,}"
+        text += f", first compiled {first:,}" if rounds else ""
+        text += f" ({predicted / first - 1:+.1%})."
     if rounds:
         text += f" It was tightened in {len(rounds)} round{'s' if len(rounds) > 1 else ''} to fit."
     return text + "</p>"
