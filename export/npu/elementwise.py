@@ -96,8 +96,8 @@ def _product(operation: Elementwise, one: np.ndarray, two: np.ndarray) -> np.nda
 
 
 def _shift(operation: Elementwise, one: np.ndarray, two: np.ndarray) -> np.ndarray:
-    # A softmax of many near-equal classes shifts right by 32 or more. TFLM aborts on such inputs, so
-    # above 31 there is nothing to compare with: the result is the arithmetic one.
+    # A softmax of many near-equal classes shifts right by 32 or more. TFLM aborts on such inputs,
+    # so above 31 there is nothing to compare with: the result is the arithmetic one.
     most = 31 if operation.mode == "SHL" else 62
     if two.min(initial=0) < 0 or two.max(initial=0) > most:
         raise CommandError(
