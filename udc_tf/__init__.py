@@ -10,44 +10,52 @@
 
 import importlib
 
-# Name -> the module that has it. Imported on first use: running a compiled network
-# (`udc_tf.export.npu`) needs numpy alone, and TensorFlow takes seconds.
-_PUBLIC = {
-    "Architecture": "architecture",
-    "Augmentation": "augment",
-    "Choice": "layers.choice",
-    "Cosine": "stages",
-    "CosineOverRun": "schedules",
-    "Flash": "cost",
-    "Macs": "cost",
-    "PaperSize": "cost",
-    "SearchModel": "search",
-    "SearchSettings": "settings",
-    "SearchSpace": "space",
-    "SizeModel": "cost",
-    "Stages": "stages",
-    "UDCConv2D": "layers.searchable",
-    "UDCConv2DTranspose": "layers.searchable",
-    "UDCDense": "layers.searchable",
-    "UDCDepthwiseConv2D": "layers.searchable",
-    "finetune": "finetuning",
-    "make_searchable": "searchable",
-    "summary_bits": "weight_summary",
-}
-_PACKAGES = ("export", "models")
+# All of it now, not on first use: `keras.saving.load_model` finds only layers that are imported.
+from udc_tf.architecture import Architecture
+from udc_tf.augment import Augmentation
+from udc_tf.cost import Flash, Macs, PaperSize, SizeModel
+from udc_tf.finetuning import finetune
+from udc_tf.layers.choice import Choice
+from udc_tf.layers.searchable import (
+    UDCConv2D,
+    UDCConv2DTranspose,
+    UDCDense,
+    UDCDepthwiseConv2D,
+)
+from udc_tf.schedules import CosineOverRun
+from udc_tf.search import SearchModel
+from udc_tf.searchable import make_searchable
+from udc_tf.settings import SearchSettings
+from udc_tf.space import SearchSpace
+from udc_tf.stages import Cosine, Stages
+from udc_tf.weight_summary import summary_bits
 
-__all__ = sorted(_PUBLIC)
+__all__ = [
+    "Architecture",
+    "Augmentation",
+    "Choice",
+    "Cosine",
+    "CosineOverRun",
+    "Flash",
+    "Macs",
+    "PaperSize",
+    "SearchModel",
+    "SearchSettings",
+    "SearchSpace",
+    "SizeModel",
+    "Stages",
+    "UDCConv2D",
+    "UDCConv2DTranspose",
+    "UDCDense",
+    "UDCDepthwiseConv2D",
+    "finetune",
+    "make_searchable",
+    "summary_bits",
+]
 
 
 def __getattr__(name: str):
-    if name in _PUBLIC:
-        value = getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
-        globals()[name] = value
-        return value
-    if name in _PACKAGES:
+    """`udc_tf.models` and `udc_tf.export` on first use: the core needs neither."""
+    if name in ("models", "export"):
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_PUBLIC, *_PACKAGES})
