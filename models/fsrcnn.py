@@ -5,6 +5,9 @@ from keras import layers
 
 from udc_tf.layers.choice import Choice
 
+# Without batch norm, Keras' default would let the signal fade from layer to layer.
+_INITIALIZER = "he_normal"
+
 
 def fsrcnn(
     input_shape=(64, 64, 1),
@@ -37,11 +40,15 @@ def fsrcnn(
     """
     inputs = keras.Input(input_shape, name="image")
     x = _conv(inputs, features, 5, "extract")
-    x = _conv(x, mapping, 1, "shrink")
+    shrunk = x = layers.Conv2D(mapping, 1, kernel_initializer=_INITIALIZER, name="shrink")(x)
     for number in range(1, depth + 1):
         x = _mapping(mapping, kernel_size, number, search_depth and number > 1)(x)
+    # Around the mapping: without it, narrow layers of ReLU die before they have learned anything.
+    x = layers.Add(name="around")([x, shrunk])
     x = _conv(x, features, 1, "expand")
-    x = layers.Conv2DTranspose(mapping, 4, strides=2, padding="same", name="enlarge1")(x)
+    x = layers.Conv2DTranspose(
+        mapping, 4, strides=2, padding="same", kernel_initializer=_INITIALIZER, name="enlarge1"
+    )(x)
     x = layers.ReLU(name="enlarge1_relu")(x)
     x = layers.Conv2DTranspose(1, 4, strides=2, padding="same", name="enlarge2")(x)
     base = layers.UpSampling2D(2, interpolation="nearest", name="base1")(inputs)
@@ -51,7 +58,12 @@ def fsrcnn(
 
 def _mapping(filters, kernel_size, number, optional):
     layer = layers.Conv2D(
-        filters, kernel_size, padding="same", activation="relu", name=f"map{number}"
+        filters,
+        kernel_size,
+        padding="same",
+        activation="relu",
+        kernel_initializer=_INITIALIZER,
+        name=f"map{number}",
     )
     if not optional:
         return layer
@@ -59,5 +71,7 @@ def _mapping(filters, kernel_size, number, optional):
 
 
 def _conv(x, filters, kernel_size, name):
-    x = layers.Conv2D(filters, kernel_size, padding="same", name=name)(x)
+    x = layers.Conv2D(
+        filters, kernel_size, padding="same", kernel_initializer=_INITIALIZER, name=name
+    )(x)
     return layers.ReLU(name=f"{name}_relu")(x)
