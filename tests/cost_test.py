@@ -81,6 +81,16 @@ class TestFlash:
         # (a weight and a scale a channel), PReLU with its eight slopes.
         assert arch.flash_bytes == 1000 + 600 + kernels + channels + 8 * 11 + 8
 
+    def test_a_softmax_is_not_free(self):
+        def predicted(activation):
+            inputs = keras.Input((8,))
+            model = keras.Model(inputs, kl.Dense(4, activation=activation)(inputs))
+            target = udc_tf.Flash("1MiB")
+            search = udc_tf.make_searchable(model, udc_tf.SearchSpace(bits=(4, 8)), target)
+            return describe(search, _chosen(search, lambda n: 0)).flash_bytes
+
+        assert predicted("softmax") == predicted(None) + 10 * udc_tf.SizeModel().per_operator
+
 
 class TestMacs:
     def test_counts_multiplications(self):

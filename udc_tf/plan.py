@@ -102,6 +102,8 @@ def plan_search(graph: Graph, channels: ChannelGroups, space: SearchSpace) -> Pl
                 layers[earlier] = dataclasses.replace(first, positions=total)
                 continue
             layers.append(_priced(node, channels, space, left_out))
+            if _activation(node) == "softmax":
+                fixed.append(_softmax_part(node, channels))
         else:
             fixed.append(_fixed_part(node, channels, graph, shared, left_out))
     decisions, widths = _width_decisions(graph, channels, space, left_out)
@@ -251,12 +253,15 @@ def _fixed_part(node: Node, channels, graph: Graph, shared: bool, left_out) -> F
     layer = node.layer
     outputs = channels.map_of(keras.tree.flatten(node.outputs)[0])
     part = FixedPart(node.name, 0, 0, outputs, gates=node.gates)
+    if isinstance(layer, kl.Softmax) or _activation(node) == "softmax":
+        return _softmax_part(node, channels)
     if isinstance(layer, (*_FREE, *_MOVES_ONLY, *_FUSES)):
         return part
     if isinstance(layer, kl.BatchNormalization):
         source = next((n for n in graph.nodes if n.output.id == node.inputs[0].id), None)
         alone = source is not None and len(graph.consumers(source.output)) == 1
-        if alone and kernel_kind(source.layer) is not None and not _activates(source):
+        linear = source is not None and _activation(source) == "linear"
+        if alone and kernel_kind(source.layer) is not None and linear:
             return part  # folded into the layer before it
         # Left over as a 1x1 depthwise convolution: a weight and a scale record a channel.
         positions = math.prod(d or 1 for d in node.output.shape[1:-1])
@@ -272,6 +277,14 @@ def _fixed_part(node: Node, channels, graph: Graph, shared: bool, left_out) -> F
     return dataclasses.replace(part, bytes=size, operators=1)
 
 
-def _activates(node: Node) -> bool:
+def _activation(node: Node) -> str:
+    """The name of the layer's own activation."""
     activation = getattr(node.layer, "activation", None)
-    return activation is not None and getattr(activation, "__name__", "") != "linear"
+    return "linear" if activation is None else getattr(activation, "__name__", "")
+
+
+def _softmax_part(node: Node, channels: ChannelGroups) -> FixedPart:
+    """Vela makes some thirty small operators and two tables of a softmax: about 2.9 kB, or ten."""
+    return FixedPart(
+        f"{node.name} (softmax)", 0, 10, channels.map_of(node.output), gates=node.gates
+    )
