@@ -34,6 +34,12 @@ def straight_through(forward: tf.Tensor, backward: tf.Tensor) -> tf.Tensor:
     return backward + tf.stop_gradient(forward - backward)
 
 
+@tf.custom_gradient
+def round_straight_through(x: tf.Tensor):
+    """round(x) with the gradient of x, in one pass over the weights."""
+    return tf.round(x), lambda upstream: upstream
+
+
 def quantize(theta: tf.Tensor, bits: int, r: tf.Tensor) -> tf.Tensor:
     """Quantizes `theta` to `bits` over the range `r`.
 
@@ -46,7 +52,7 @@ def quantize(theta: tf.Tensor, bits: int, r: tf.Tensor) -> tf.Tensor:
         return sign(theta) * r + (theta - tf.stop_gradient(theta))
     step = r / integer_levels(bits)
     scaled = tf.clip_by_value(theta, -r, r) / step
-    return step * straight_through(tf.round(scaled), scaled)
+    return step * round_straight_through(scaled)
 
 
 def quantize_options(theta: tf.Tensor, bits: tuple[int, ...], ranges: tf.Tensor) -> tf.Tensor:
@@ -63,7 +69,7 @@ def quantize_options(theta: tf.Tensor, bits: tuple[int, ...], ranges: tf.Tensor)
         levels = np.reshape([integer_levels(bits[k]) for k in rounded], column).astype("float32")
         step = r / levels
         scaled = tf.maximum(tf.minimum(theta[None], r), -r) / step
-        block = step * straight_through(tf.round(scaled), scaled)
+        block = step * round_straight_through(scaled)
         if len(rounded) == len(bits):
             return block
         rows.update(zip(rounded, tf.unstack(block), strict=True))

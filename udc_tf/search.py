@@ -22,6 +22,7 @@ from udc_tf.settings import SearchSettings
 from udc_tf.space import SearchSpace
 
 _CALIBRATION_BATCHES = 8
+_FASTEST_DECISION_RATE = 0.5  # runs of a few steps would else decide in one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,7 +238,8 @@ class SearchModel(keras.Model):
             self.optimizer.learning_rate = schedules.CosineOverRun(**{**rate, "steps": total})
         if self._derive_decision_rate:
             deciding = max(1.0, (1 - self.settings.warmup) * total)
-            self.decision_optimizer.learning_rate = self.settings.decision_travel / deciding
+            rate = min(self.settings.decision_travel / deciding, _FASTEST_DECISION_RATE)
+            self.decision_optimizer.learning_rate = rate
 
     def evaluate(self, *args, **kwargs):
         """As `keras.Model.evaluate`, for the most likely configuration with its own statistics."""
