@@ -1,11 +1,11 @@
 """Unified differentiable search for compressible networks on Arm Ethos-U.
 
-    search = udc_tf.make_searchable(model, "ethos_u55", udc_tf.Flash("32KiB"))
-    search.compile(loss=..., metrics=[...])
-    search.fit(train, validation_data=val, epochs=30)
-    tiny = search.architecture().build()
-    udc_tf.finetune(tiny, train, validation_data=val)
-    result = udc_tf.export.export(tiny, "out/", target=udc_tf.Flash("32KiB"), calibration=train)
+search = udc_tf.make_searchable(model, "ethos_u55", udc_tf.Flash("32KiB"))
+search.compile(loss=..., metrics=[...])
+search.fit(train, validation_data=val, epochs=30)
+tiny = search.architecture().build()
+udc_tf.finetune(tiny, train, validation_data=val)
+result = udc_tf.export.export(tiny, "out/", target=udc_tf.Flash("32KiB"), calibration=train)
 """
 
 import importlib
