@@ -62,19 +62,25 @@ class TestDraw:
 class TestRejection:
     def test_every_conditional_draw_has_the_argmax_of_pi(self):
         log_pi = decisions.log_probabilities(_logits(scale=0.3), tf.constant(_VALID))
-        noise = decisions.gumbel([500, 2, 4], tf.constant([1, 2], tf.int64))
+        noise = decisions.gumbel(
+            tf.random.stateless_uniform([500, 2, 4], tf.constant([1, 2], tf.int64))
+        )
         perturbed = log_pi + decisions.gumbel_given_argmax(log_pi, noise)
         drawn = tf.argmax(perturbed, axis=-1).numpy()
         assert (drawn == tf.argmax(log_pi, axis=-1).numpy()).all()
 
     def test_conditional_draws_are_distributed_as_accepted_ones(self):
         log_pi = decisions.log_probabilities(_logits(scale=0.5), tf.constant(_VALID))[:1]
-        noise = decisions.gumbel([40_000, 1, 4], tf.constant([1, 2], tf.int64))
+        noise = decisions.gumbel(
+            tf.random.stateless_uniform([40_000, 1, 4], tf.constant([1, 2], tf.int64))
+        )
         tau = tf.constant(0.66)
         plain = decisions.gumbel_softmax(log_pi, noise, tau).numpy()
         best = int(tf.argmax(log_pi, axis=-1)[0])
         accepted = plain[plain[:, 0].argmax(axis=-1) == best].mean(axis=0)
-        other = decisions.gumbel([40_000, 1, 4], tf.constant([3, 4], tf.int64))
+        other = decisions.gumbel(
+            tf.random.stateless_uniform([40_000, 1, 4], tf.constant([3, 4], tf.int64))
+        )
         conditional = decisions.gumbel_softmax(
             log_pi, decisions.gumbel_given_argmax(log_pi, other), tau
         )

@@ -18,10 +18,9 @@ def log_probabilities(logits: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
     return tf.nn.log_softmax(tf.where(valid, logits, _IMPOSSIBLE), axis=-1)
 
 
-def gumbel(shape, seed: tf.Tensor) -> tf.Tensor:
-    """Gumbel(0, 1) noise from a [2] seed."""
-    uniform = tf.random.stateless_uniform(shape, seed, minval=_TINY, maxval=1.0)
-    return -tf.math.log(-tf.math.log(uniform))
+def gumbel(uniform: tf.Tensor) -> tf.Tensor:
+    """Gumbel(0, 1) noise from uniform noise."""
+    return -tf.math.log(-tf.math.log(tf.maximum(uniform, _TINY)))
 
 
 def gumbel_softmax(log_pi: tf.Tensor, noise: tf.Tensor, tau: tf.Tensor) -> tf.Tensor:
@@ -111,6 +110,20 @@ def most_likely(log_pi: tf.Tensor) -> tf.Tensor:
     return tf.one_hot(last, options)
 
 
+def uniforms(samples: int, size: int, seed: tf.Tensor, first: int | tf.Tensor = 0) -> tf.Tensor:
+    """Uniform noise of the samples `first`, `first + 1`, ..., [samples, size].
+
+    A sample's noise depends on the seed and on its number alone, not on who draws how many.
+
+    >>> seed = tf.constant([1, 2])
+    >>> bool(tf.reduce_all(uniforms(4, 3, seed)[2:] == uniforms(2, 3, seed, first=2)))
+    True
+    """
+    fold = tf.random.experimental.stateless_fold_in
+    seeds = [fold(seed, tf.cast(first, tf.int64) + i) for i in range(samples)]
+    return tf.stack([tf.random.stateless_uniform([size], s) for s in seeds])
+
+
 def draw(
     logits: tf.Tensor,
     valid: tf.Tensor,
@@ -120,22 +133,25 @@ def draw(
     tau: tf.Tensor,
     vartheta: tf.Tensor,
     seed: tf.Tensor,
+    first: int | tf.Tensor = 0,
     rejection_draws: int = 4,
     use_straight_through: bool = True,
 ) -> tf.Tensor:
     """Monte-Carlo samples of all decisions, [samples, decisions, options].
 
     Each decision of each sample is z-tilde with probability `vartheta`, else z-hat. With
-    `rejection_draws=0` it is always z-hat.
+    `rejection_draws=0` it is always z-hat. `first` is the number of the first sample: two draws of
+    k samples, from 0 and from k, give what one draw of 2k samples does.
     """
     log_pi = log_probabilities(logits, valid)
-    shape = [samples, *log_pi.shape]
-    seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
-    z = gumbel_softmax(log_pi, gumbel(shape, seeds[0]), tau)
+    count, options = log_pi.shape
+    pairs = count * options
+    noise = uniforms(samples, (1 + rejection_draws) * pairs + count, seed, first)
+    noise, coin = noise[:, :-count], noise[:, -count:, None]
+    noise = gumbel(tf.reshape(noise, [samples, 1 + rejection_draws, count, options]))
+    z = gumbel_softmax(log_pi, noise[:, 0], tau)
     if rejection_draws:
-        noise = gumbel([rejection_draws, *shape], seeds[1])
-        tilde = accepted_sample(log_pi, noise, tau, rejection_draws)
-        coin = tf.random.stateless_uniform([samples, log_pi.shape[0], 1], seeds[2])
-        z = tf.where(coin < vartheta, tilde, z)
+        accepted = tf.transpose(noise[:, 1:], [1, 0, 2, 3])
+        z = tf.where(coin < vartheta, accepted_sample(log_pi, accepted, tau, rejection_draws), z)
     z = tf.where(valid, z, 0.0)
     return keep_largest(z, kappa) if use_straight_through else z

@@ -15,6 +15,7 @@ from udc_tf import batch_norm, decisions, schedules, training_data
 from udc_tf.cost import BoundTarget, Target
 from udc_tf.layers.searchable import SearchableKernel
 from udc_tf.links import link_layer
+from udc_tf.multi_worker import TrainsInLockstep
 from udc_tf.plan import Plan
 from udc_tf.sampling import following
 from udc_tf.search_state import SearchState
@@ -66,7 +67,7 @@ class _SampleView:
 
 
 @keras.saving.register_keras_serializable("udc_tf")
-class SearchModel(keras.Model):
+class SearchModel(TrainsInLockstep, keras.Model):
     """Searches, by gradient descent, for the configuration of a network that meets its targets.
 
     Made by `udc_tf.make_searchable`. Called, evaluated or asked to predict, it is the most likely

@@ -70,7 +70,7 @@ class SearchState(keras.layers.Layer):
         s = self.settings
         step = tf.cast(self.step.value, tf.float32)
         planned = tf.maximum(1.0, tf.cast(self.planned.value, tf.float32))
-        warmup = tf.floor(s.warmup * planned)
+        warmup = tf.round(s.warmup * planned)
         warming_up = step < warmup
         in_warmup = step / tf.maximum(1.0, warmup)
         in_search = tf.minimum(1.0, (step - warmup) / tf.maximum(1.0, planned - warmup))
@@ -83,11 +83,13 @@ class SearchState(keras.layers.Layer):
         )
 
     def draw(self, now: Now) -> tf.Tensor:
-        """This step's samples, [samples, decisions, options]; replicas draw different ones."""
+        """This step's samples, [samples, decisions, options].
+
+        Samples are numbered over all replicas: two with k samples draw what one with 2k does.
+        """
         s = self.settings
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        replica = tf.cast(replica, tf.int64)
-        seed = tf.stack([s.seed * 65_537 + replica, self.step.value])
+        seed = tf.stack([tf.constant(s.seed, tf.int64), self.step.value])
         return decisions.draw(
             tf.convert_to_tensor(self.logits),
             self.valid,
@@ -96,6 +98,7 @@ class SearchState(keras.layers.Layer):
             tau=now.tau,
             vartheta=now.vartheta,
             seed=seed,
+            first=tf.cast(replica, tf.int64) * s.samples,
             rejection_draws=s.rejection_draws if s.rejection else 0,
             use_straight_through=s.straight_through,
         )

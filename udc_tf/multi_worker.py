@@ -1,0 +1,127 @@
+"""Training in several processes at once, each with its own copy of the model.
+
+TensorFlow's `MultiWorkerMirroredStrategy` keeps the copies equal; the environment variable
+`TF_CONFIG` tells every process who the others are. What is here: which of them writes, how they
+wait for each other, and what Keras 3 needs so that `fit` runs at all.
+"""
+
+import json
+import os
+
+import keras
+import tensorflow as tf
+from keras import tree
+
+
+def strategy_from_environment() -> tf.distribute.Strategy | None:
+    """The strategy for the cluster that `TF_CONFIG` describes; None if there is no other worker.
+
+    To be called before TensorFlow computes anything. Blocks until all workers are there.
+    """
+    cluster = _environment().get("cluster", {})
+    if sum(len(cluster.get(job, ())) for job in ("chief", "worker")) < 2:
+        return None
+    return tf.distribute.MultiWorkerMirroredStrategy()
+
+
+def is_chief() -> bool:
+    """Whether this process is the one that writes; a process on its own is.
+
+    >>> is_chief()
+    True
+    """
+    environment = _environment()
+    task = environment.get("task", {})
+    if "chief" in environment.get("cluster", {}):
+        return task.get("type") == "chief"
+    return int(task.get("index", 0)) == 0
+
+
+def spans_processes(strategy: tf.distribute.Strategy) -> bool:
+    return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+
+
+def barrier(strategy: tf.distribute.Strategy | None) -> None:
+    """Returns when all workers have come here."""
+    if strategy is not None and spans_processes(strategy):
+        strategy.reduce("SUM", tf.ones([1]), axis=None).numpy()
+
+
+def average_over_replicas(
+    strategy: tf.distribute.Strategy, variables: list[keras.Variable]
+) -> None:
+    """Sets variables that every replica updates by itself, as batch norm's are, to their mean."""
+    if strategy.num_replicas_in_sync == 1 or not variables:
+        return
+    copies = strategy.run(lambda: [tf.identity(v.value) for v in variables])
+    for variable, copy in zip(variables, copies, strict=True):
+        variable.assign(strategy.reduce("MEAN", copy, axis=None))
+
+
+def allow_int8_variables() -> None:
+    """Lets the strategy in scope make int8 variables, as which a search keeps its masks.
+
+    TensorFlow sends the first worker's initial value to the others, which it cannot do with int8.
+    Masks begin as zeros, so that there is nothing to send. (No public way around.)
+    """
+    strategy = tf.distribute.get_strategy()
+    if not spans_processes(strategy):
+        return
+    extended = strategy.extended
+    sent = type(extended)._get_variable_creator_initial_value
+
+    def initial_value(replica_id, device, primary_var, **kwargs):
+        if replica_id == 0 and tf.as_dtype(kwargs.get("dtype") or "float32") == tf.int8:
+            return kwargs["initial_value"]
+        return sent(extended, replica_id, device, primary_var, **kwargs)
+
+    extended._get_variable_creator_initial_value = initial_value
+
+
+class BackupByChief(keras.callbacks.BackupAndRestore):
+    """`keras.callbacks.BackupAndRestore` which all workers read and the chief writes."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        if is_chief():
+            super().on_epoch_end(epoch, logs)
+
+    def on_train_batch_end(self, batch, logs=None):
+        if is_chief():
+            super().on_train_batch_end(batch, logs)
+
+    def on_train_end(self, logs=None):
+        if is_chief():
+            super().on_train_end(logs)
+
+
+class TrainsInLockstep:
+    """Mixed into a `keras.Model`, lets its `fit` and `evaluate` run in several processes.
+
+    Keras 3 fails there in two places (https://github.com/keras-team/keras/issues/20585), for which
+    there is no public way around:
+
+    - before the first step it averages a batch over the workers, to learn its shape; that batch
+      may have different sizes, or labels that have no mean. The worker's own part serves as well.
+    - it averages a step's logs along their first axis; scalars have none.
+    """
+
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        strategy = self.distribute_strategy
+        if iterator is not None and spans_processes(strategy):
+            _, _, batches = next(iter(iterator))
+            data_batch = tree.map_structure(
+                lambda value: strategy.experimental_local_results(value)[0], next(batches)
+            )
+            iterator = None
+        super()._maybe_symbolic_build(iterator=iterator, data_batch=data_batch)
+
+    def _make_function(self, step_function):
+        def with_an_axis(data):
+            return tree.map_structure(lambda log: tf.reshape(log, [1]), step_function(data))
+
+        spans = spans_processes(self.distribute_strategy)
+        return super()._make_function(with_an_axis if spans else step_function)
+
+
+def _environment() -> dict:
+    return json.loads(os.environ.get("TF_CONFIG") or "{}")
