@@ -1,0 +1,238 @@
+"""What each part of the search is worth: the paper's ablation, at this project's size.
+
+    python -m benchmarks.ablation                        # runs what is missing, then reports
+    python -m benchmarks.ablation --only_report
+
+Fashion-MNIST at 14x14 with compare.py's network, its middle budget. Every run adds its row to
+ablation.json; ablation.md is the report, with figures beside it:
+
+- parts: the search without one part or another. E(argmax) / e* before the repair, accuracy of the
+  most likely configuration inside the shared weights, and after repair and a short finetuning.
+- random search: best accuracy against the number of trials, from compare.json.
+- number format: levels beyond the pruned zone (Q^) against plain ones (Q), at several densities.
+- gradient variance: of the gradient of the logits, by samples and temperature.
+- search cost: from step_overhead.json.
+"""
+
+import functools
+import os
+import pathlib
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import app, flags
+
+import udc_tf
+from benchmarks import ablation_report, compare_data
+from benchmarks.compare_methods import Stopwatch, deployed, searched
+from benchmarks.compare_rows import Row, Rows, Run
+from benchmarks.compare_sizing import SPACE, Bench, most_likely_within, sized
+from udc_tf import decisions
+from udc_tf.compaction import Configuration, LayerChoice
+
+RESULTS = pathlib.Path(__file__).with_suffix(".json")
+_ONE = {"samples": 1}
+_NO_REJECTION = {"rejection": False}
+_NO_PROJECTION = {"projection": False}
+# Name -> what differs from the defaults.
+PARTS = {
+    "full": {},
+    "vanilla": None,  # SearchSettings.vanilla
+    "no projection": _NO_PROJECTION,
+    "no rejection": _NO_REJECTION,
+    "no rejection, 1 sample": {**_NO_REJECTION, **_ONE},
+    "no rejection, no projection": {**_NO_REJECTION, **_NO_PROJECTION},
+    "1 sample": _ONE,
+    "2 samples": {"samples": 2},
+    "8 samples": {"samples": 8},
+    "no warm-up": {"warmup": 0.0},
+    "lambda 0.1": {"strength": 0.1},
+    "lambda 0.3": {"strength": 0.3},
+    "lambda 3": {"strength": 3.0},
+    "lambda 10": {"strength": 10.0},
+    "vanilla, lambda 0.1": 0.1,
+    "vanilla, lambda 10": 10.0,
+}
+FORMATS = {"Q^": "shifted", "Q": "plain"}
+DENSITIES = (0.05, 0.1, 0.2, 0.5)
+FORMAT_BITS = (2, 4)
+SAMPLES, TEMPERATURES = (1, 2, 4, 8), (0.66, 0.33, 0.1)
+_GRADIENTS = 48  # draws of which the variance is taken
+
+
+def settings_of(part: str, seed: int) -> udc_tf.SearchSettings:
+    changes = PARTS[part]
+    if isinstance(changes, dict):
+        return udc_tf.SearchSettings(seed=seed, **changes)
+    return udc_tf.SearchSettings.vanilla(1.0 if changes is None else changes, seed=seed)
+
+
+def part(bench: Bench, run: Run, finetune_epochs: int) -> Row:
+    """A search with something left out, and what becomes of its choice."""
+    task, watch = bench.task, Stopwatch()
+    target = bench.target(run.budget)
+    search, found = searched(task, target, settings_of(run.setting, run.seed), run.epochs)
+    found["search_cpu_seconds"] = watch.read()[0]
+    shared = search.evaluate(*task.validation, batch_size=500, verbose=0, return_dict=True)
+    found["shared_accuracy"] = round(float(shared["accuracy"]), 4)
+    log_pi = search.state.log_probabilities().numpy()
+    calibration = [task.train[0][:512]]
+    arch = sized(lambda b: most_likely_within(search, log_pi, b, calibration), task, target)
+    tiny = arch.build()
+    udc_tf.finetune(
+        tiny,
+        task.train,
+        stages=udc_tf.Stages(epochs=finetune_epochs),
+        batch_size=task.batch_size,
+        seed=run.seed,
+        verbose=0,
+    )
+    found |= deployed(tiny, task, target)
+    return {**found, "finetune_epochs": finetune_epochs, "cpu_seconds": watch.read()[0]}
+
+
+def number_format(bench: Bench, run: Run) -> Row:
+    """A half-wide network of few non-zeros, trained from scratch in one number format."""
+    from udc_tf.channels import ChannelGroups
+    from udc_tf.compaction import Compactor
+    from udc_tf.graph import trace
+    from udc_tf.models import resnet8
+
+    name, bits, density = run.setting.split(", ")
+    watch = Stopwatch()
+    keras.utils.set_random_seed(run.seed)
+    half = tuple(max(2, f // 2) for f in bench.task.filters)
+    graph = trace(resnet8(bench.task.input_shape, 10, half))
+    kinds = (keras.layers.Conv2D, keras.layers.Dense)
+    kernels = [n.name for n in graph.nodes if isinstance(n.layer, kinds)]
+    choice = LayerChoice(int(bits.split()[0]), float(density.rstrip("%")) / 100)
+    layers = dict.fromkeys(kernels[1:-1], choice)
+    layers |= {k: LayerChoice(8, 1.0) for k in (kernels[0], kernels[-1])}
+    tiny = Compactor(graph, ChannelGroups(graph), Configuration(layers=layers)).build()
+    stages = udc_tf.Stages(epochs=run.epochs, number_format=FORMATS[name])
+    udc_tf.finetune(
+        tiny,
+        bench.task.train,
+        stages=stages,
+        batch_size=bench.task.batch_size,
+        seed=run.seed,
+        verbose=0,
+    )
+    accuracy = tiny.evaluate(*bench.task.test, batch_size=500, verbose=0, return_dict=True)
+    return {
+        "test_accuracy": round(float(accuracy["accuracy"]), 4),
+        "cpu_seconds": watch.read()[0],
+    }
+
+
+def gradient_variance(bench: Bench, run: Run) -> Row:
+    """The largest variance, over options, of the gradient of the logits on one batch.
+
+    After a warm-up, at undecided logits. More samples share the batch, as in the search.
+    """
+    task = bench.task
+    keras.utils.set_random_seed(run.seed)
+    settings = udc_tf.SearchSettings(seed=run.seed)
+    search = udc_tf.make_searchable(task.network(), SPACE, bench.target(run.budget), settings)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    search.compile(loss=loss)
+    steps = max(1, len(task.train[0]) // task.batch_size)
+    search.state.planned.assign(10**9)  # a warm-up without end
+    rate = keras.optimizers.schedules.CosineDecay(0.1, run.epochs * steps)
+    search.optimizer.learning_rate = rate
+    keras.Model.fit(search, *task.train, batch_size=task.batch_size, epochs=run.epochs, verbose=0)
+    x, y = (tf.constant(a[: task.batch_size]) for a in task.train)
+    logits, valid = search.state.logits.value, search.state.valid
+    kappa = tf.constant(search.state._kappa)
+    table = {}
+    for samples in SAMPLES:
+
+        @tf.function
+        def gradient(seed, tau, samples=samples):
+            with tf.GradientTape() as tape:
+                tape.watch(logits)
+                z = decisions.draw(
+                    logits,
+                    valid,
+                    kappa,
+                    samples=samples,
+                    tau=tau,
+                    vartheta=tf.constant(0.0),
+                    seed=tf.stack([seed, seed + 1]),
+                )
+                task_loss = loss(y, search._predict_by_samples(x, z))
+                size_loss = tf.reduce_mean(tf.abs(search.cost_ratios(z) - 1.0))
+                total = task_loss + settings.strength * size_loss
+            return tape.gradient(total, logits)
+
+        for tau in TEMPERATURES:
+            draws = [
+                gradient(tf.constant(7 * n, tf.int64), tf.constant(tau)).numpy()
+                for n in range(_GRADIENTS)
+            ]
+            table[f"{samples} samples, tau {tau}"] = float(np.var(draws, axis=0).max())
+    return {"largest_variance": table}
+
+
+def plan(seeds, epochs: int, images: int, budget: int):
+    """Runs in order, the most telling first."""
+    for seed in seeds:
+        for name in PARTS:
+            yield Run("fashion", "part", name, budget, seed, epochs, images)
+        if seed == seeds[0]:
+            yield Run("fashion", "variance", "warm", budget, seed, 1, images)
+        for bits in FORMAT_BITS:
+            for density in DENSITIES:
+                for name in FORMATS:
+                    setting = f"{name}, {bits} bits, {density:.0%}"
+                    yield Run("fashion", "format", setting, None, seed, epochs, images)
+
+
+def main(_) -> None:
+    given = flags.FLAGS
+    cache = pathlib.Path(given.cache).expanduser()
+    rows = Rows(pathlib.Path(given.results), cache / "locks")
+    began, limit = time.monotonic(), given.max_minutes
+    bench = functools.cache(
+        lambda: Bench(compare_data.load("fashion", given.images, cache), cache, given.size_compiles)
+    )
+    work = {
+        "part": functools.partial(part, finetune_epochs=given.finetune_epochs),
+        "variance": gradient_variance,
+        "format": number_format,
+    }
+    budget = given.budget or compare_data.BUDGETS["fashion"][1]
+    seeds = [int(s) for s in given.seeds]
+    for run in plan(seeds, given.epochs, given.images, budget):
+        late = limit is not None and time.monotonic() - began > 60 * limit
+        if given.only_report or late or run.method not in given.figures or run.key in rows.read():
+            continue
+        if claim := rows.claim(run):
+            with claim:
+                keras.utils.clear_session()
+                row = work[run.method](bench(), run)
+                rows.add(run, row)
+                print(run.key, row, flush=True)
+    print(ablation_report.write(rows.read(), rows.path, pathlib.Path(given.compared)))
+
+
+if __name__ == "__main__":
+    flags.DEFINE_list("seeds", ["0", "1", "2"], "One after the other.")
+    flags.DEFINE_list("figures", ["part", "variance", "format"], "Which kinds of runs to do.")
+    flags.DEFINE_integer("epochs", 6, "Of the search, and of the number format's runs.")
+    flags.DEFINE_integer("finetune_epochs", 3, "After the search.")
+    flags.DEFINE_integer("images", 20_000, "To train on.")
+    flags.DEFINE_integer("budget", None, "Bytes; compare.py's middle one by default.")
+    flags.DEFINE_integer("size_compiles", 16, "Networks that the size fit compiles.")
+    flags.DEFINE_string("results", str(RESULTS), "The rows; report and figures go beside it.")
+    flags.DEFINE_string(
+        "compared", str(RESULTS.with_name("compare.json")), "Rows of compare.py, for random search."
+    )
+    flags.DEFINE_string("cache", "~/.cache/udc_tf/compare", "As for compare.py.")
+    flags.DEFINE_float("max_minutes", None, "No run begins after that.")
+    flags.DEFINE_bool("only_report", False, "No runs.")
+    app.run(main)

@@ -1,0 +1,207 @@
+"""The ablation's tables and figures, from its rows."""
+
+import collections
+import json
+import pathlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from benchmarks.compare_rows import Row
+from udc_tf.files import replaced_atomically
+
+PERMUTATIONS = 100
+_STEP_OVERHEAD = pathlib.Path(__file__).with_name("step_overhead.json")
+_COLOURS = ("#0b69a3", "#de6a26", "#2f8132", "#8f4199", "#9aa5b1", "#c9a227")
+
+
+def write(rows: Mapping[str, Row], path: pathlib.Path, compared: pathlib.Path) -> str:
+    """Writes the .md and the figures beside the rows; returns the text."""
+    others = json.loads(compared.read_text()) if compared.is_file() else {}
+    pieces = [
+        "# Ablation\n\nMade by `python -m benchmarks.ablation --only_report`. Fashion-MNIST at "
+        "14x14; epochs, seeds and seconds of every run are in "
+        f"`{path.name}`.",
+        parts_table(rows),
+        random_text(others, path),
+        format_text(rows, path),
+        variance_text(rows, path),
+        cost_text(),
+    ]
+    text = "\n\n".join(p for p in pieces if p) + "\n"
+    with replaced_atomically(path.with_suffix(".md")) as partial:
+        partial.write_text(text)
+    return text
+
+
+def _grouped(rows, method: str) -> dict[str, list[Row]]:
+    groups = collections.defaultdict(list)
+    for row in rows.values():
+        if row["method"] == method:
+            groups[row["setting"]].append(row)
+    return dict(groups)
+
+
+def _mean(found: list[Row], name: str, scale: float = 1.0, digits: int = 2) -> str:
+    values = scale * np.array([r[name] for r in found if r.get(name) is not None], float)
+    if not len(values):
+        return "-"
+    spread = f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{values.mean():.{digits}f}{spread}"
+
+
+def parts_table(rows) -> str:
+    groups = _grouped(rows, "part")
+    if not groups:
+        return ""
+    lines = [
+        "## Parts of the search\n",
+        "| search | E(argmax) / e* before repair | within the budget before repair "
+        "| shared weights, validation % | finetuned, test % | n | search, processor seconds |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, found in groups.items():
+        met = sum(r["met_before_repair"] for r in found)
+        lines.append(
+            f"| {name} | {_mean(found, 'argmax_ratio', digits=3)} | {met} of {len(found)} "
+            f"| {_mean(found, 'shared_accuracy', 100)} | {_mean(found, 'test_accuracy', 100)} "
+            f"| {len(found)} | {_mean(found, 'search_cpu_seconds', digits=0)} |"
+        )
+    return "\n".join(lines)
+
+
+def best_so_far(validation: np.ndarray, test: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Test accuracy of the best trial by validation among the first n, permuted and averaged.
+
+    >>> best_so_far(np.array([0.5, 0.5]), np.array([0.7, 0.7])).tolist()
+    [0.7, 0.7]
+    """
+    rng = np.random.default_rng(seed)
+    total = np.zeros(len(validation))
+    for _ in range(PERMUTATIONS):
+        order = rng.permutation(len(validation))
+        best = [order[: n + 1][validation[order[: n + 1]].argmax()] for n in range(len(order))]
+        total += test[best]
+    return total / PERMUTATIONS
+
+
+def random_text(rows, path: pathlib.Path) -> str:
+    trials = collections.defaultdict(list)
+    udc = collections.defaultdict(list)
+    for row in rows.values():
+        if row["budget_met"] and row["method"] == "random" and row["seed"] == 0:
+            trials[row["data"], row["budget"]].append(row)
+        elif row["budget_met"] and row["method"] == "udc":
+            udc[row["data"], row["budget"]].append(row["test_accuracy"])
+    places = [p for p in trials if len(trials[p]) > 1]
+    if not places:
+        return ""
+
+    def draw(axis):
+        for colour, place in zip(_COLOURS, places, strict=False):
+            test = np.array([r["test_accuracy"] for r in trials[place]])
+            validation = np.array([r["validation_accuracy"] for r in trials[place]])
+            curve = best_so_far(validation, test)
+            name = f"{place[0]}, {place[1] / 1e3:g} kB"
+            axis.plot(1 + np.arange(len(curve)), 100 * curve, color=colour, label=name)
+            if udc[place]:
+                axis.plot(1, 100 * np.mean(udc[place]), "*", color=colour, markersize=10)
+        axis.set(
+            title="Random search (lines), UDC at its cost (stars)",
+            xlabel="trials, each as long as UDC's search and finetuning",
+            ylabel="test accuracy, %",
+        )
+        axis.legend()
+
+    name = _figure(draw, path, "random")
+    return f"## Random search\n\nPermuted {PERMUTATIONS} times.\n\n![random search]({name})"
+
+
+def format_text(rows, path: pathlib.Path) -> str:
+    groups = _grouped(rows, "format")
+    if not groups:
+        return ""
+    curves = collections.defaultdict(list)
+    for setting, found in groups.items():
+        name, bits, density = setting.split(", ")
+        scores = [100 * r["test_accuracy"] for r in found]
+        curves[name, bits].append((float(density.rstrip("%")), np.mean(scores), np.std(scores)))
+
+    def draw(axis):
+        colours = dict(zip(dict.fromkeys(bits for _, bits in curves), _COLOURS, strict=False))
+        for (name, bits), points in curves.items():
+            x, y, spread = zip(*sorted(points), strict=True)
+            style = "-" if name == "Q^" else "--"
+            axis.errorbar(
+                x, y, spread, label=f"{name}, {bits}", color=colours[bits], linestyle=style
+            )
+        axis.set(
+            title="Number format",
+            xlabel="non-zero weights, %",
+            ylabel="test accuracy, %",
+            xscale="log",
+        )
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.legend()
+
+    return f"## Number format\n\n![number format]({_figure(draw, path, 'format')})"
+
+
+def variance_text(rows, path: pathlib.Path) -> str:
+    found = _grouped(rows, "variance")
+    if not found:
+        return ""
+    (row, *_), *_ = found.values()
+    curves = collections.defaultdict(list)
+    for name, value in row["largest_variance"].items():
+        samples, tau = name.split(" samples, tau ")
+        curves[tau].append((int(samples), value))
+
+    def draw(axis):
+        for colour, (tau, points) in zip(_COLOURS, curves.items(), strict=False):
+            x, y = zip(*sorted(points), strict=True)
+            axis.plot(x, y, marker="o", color=colour, label=f"temperature {tau}")
+        axis.set(
+            title="Largest variance of the logits' gradient",
+            xlabel="Monte-Carlo samples a step",
+            ylabel="variance",
+            xscale="log",
+            yscale="log",
+        )
+        axis.set_xticks(x, [str(n) for n in x])
+        axis.minorticks_off()
+        axis.legend()
+
+    return f"## Gradient variance\n\n![gradient variance]({_figure(draw, path, 'variance')})"
+
+
+def cost_text() -> str:
+    if not _STEP_OVERHEAD.is_file():
+        return ""
+    lines = [
+        "## Cost of a search step\n",
+        "In steps of plain training, from `step_overhead.json`.\n",
+        "| network | processor time | wall time |",
+        "|---|---|---|",
+    ]
+    for name, row in json.loads(_STEP_OVERHEAD.read_text()).items():
+        cpu, wall = row["search / plain (CPU, wall)"]
+        lines.append(f"| {name} | {cpu:.2f} | {wall:.2f} |")
+    return "\n".join(lines)
+
+
+def _figure(draw, path: pathlib.Path, kind: str) -> str:
+    """Draws beside the rows; returns the file's name."""
+    from udc_tf.report.style import WIDTH, styled  # chooses matplotlib's backend
+
+    picture = path.with_name(f"{path.stem}_{kind}.png")
+    with styled():
+        import matplotlib.pyplot as plt
+
+        figure, axis = plt.subplots(figsize=(WIDTH, 3.2))
+        draw(axis)
+        figure.tight_layout()
+        with replaced_atomically(picture) as partial:
+            figure.savefig(partial, format="png")
+        plt.close(figure)
+    return picture.name

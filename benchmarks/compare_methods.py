@@ -1,0 +1,253 @@
+"""How each method of the comparison comes to its network; all end in the same export.
+
+Equal training: a method has `epochs` passes over the training images, the search's included. All
+networks are trained by `udc_tf.finetune` with its default stages and rates (TFMOT's excepted, which
+follows the same rates). Equal flash: what a method proposes is compiled before it is trained on,
+with weights of some training, and proposed anew until it takes up the budget (`compare_sizing`).
+That is counted for none.
+"""
+
+import dataclasses
+import os
+import pathlib
+import tempfile
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+import udc_tf
+from benchmarks.compare_data import Task
+from benchmarks.compare_rows import Row, Run
+from benchmarks.compare_sizing import LOSS, SPACE, Bench, most_likely_within, sized
+from udc_tf import decisions
+from udc_tf.cli.exporting import Affine
+from udc_tf.export import tflite_file
+from udc_tf.export.errors import BudgetError
+from udc_tf.extraction import architecture_of, describe
+
+_BATCH = 64  # to measure batch-norm statistics on
+
+# bits, non-zeros: each with the largest width that fits. The first is int8 by width alone.
+UNIFORM = (
+    *((8, 1.0), (8, 0.5), (8, 0.2)),
+    *((4, 1.0), (4, 0.5), (4, 0.2), (4, 0.1)),
+    *((2, 1.0), (2, 0.5)),
+)
+INT8 = "8 bits, 100%"
+STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0)  # lambda of vanilla DNAS
+# Random preferences that are repaired: wide enough for any option to come out on top.
+WISH_SPREAD = 3.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """A way to search: what differs from the defaults, and the share of the epochs it takes."""
+
+    search: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    stages: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    search_share: float = 0.5
+
+
+# "udc" is what the table reports; the others are to find out what helps (--methods=udc,udc:fresh).
+RECIPES = {
+    "udc": Recipe(),
+    "udc:fresh": Recipe(stages={"start": "fresh"}),
+    "udc:short search": Recipe(search_share=0.25),
+    "udc:long search": Recipe(search_share=0.67),
+    "udc:warm-up 0.4": Recipe({"warmup": 0.4}),
+    "udc:8 samples": Recipe({"samples": 8}),
+}
+
+
+class Stopwatch:
+    """Processor time, that of child processes included, and wall time since it was made."""
+
+    def __init__(self):
+        self._begin = self._now()
+
+    @staticmethod
+    def _now() -> tuple[float, float]:
+        return sum(os.times()[:4]), time.perf_counter()
+
+    def read(self) -> tuple[float, float]:
+        return tuple(round(b - a, 1) for a, b in zip(self._begin, self._now(), strict=True))
+
+
+def search_method(bench: Bench, run: Run, recipe: Recipe) -> Row:
+    """Search, repair, finetune with the weights that the search left."""
+    task, watch = bench.task, Stopwatch()
+    search_epochs = max(1, round(recipe.search_share * run.epochs))
+    target = bench.target(run.budget)
+    settings = udc_tf.SearchSettings(**{**recipe.search, "seed": run.seed})
+    search, found = searched(task, target, settings, search_epochs)
+    found["search_cpu_seconds"] = watch.read()[0]
+    log_pi = search.state.log_probabilities().numpy()
+    calibration = [task.train[0][i : i + _BATCH] for i in range(0, 8 * _BATCH, _BATCH)]
+    arch = sized(lambda b: most_likely_within(search, log_pi, b, calibration), task, target)
+    found["predicted_bytes"] = arch.flash_bytes
+    tiny = arch.build()
+    stages = udc_tf.Stages(epochs=run.epochs - search_epochs, **recipe.stages)
+    return {**found, **trained_and_deployed(bench, run, tiny, stages, target, watch)}
+
+
+def searched(task: Task, target, settings: udc_tf.SearchSettings, epochs: int):
+    """The searched model, and where its most likely configuration stood before the repair."""
+    keras.utils.set_random_seed(settings.seed)
+    search = udc_tf.make_searchable(task.network(), SPACE, target, settings)
+    search.compile(loss=LOSS, metrics=["accuracy"])
+    history = search.fit(*task.train, batch_size=task.batch_size, epochs=epochs, verbose=0).history
+    log_pi = search.state.log_probabilities()
+    ratio = float(search.cost_ratios(decisions.most_likely(log_pi)[None])[0])
+    return search, {
+        "argmax_ratio": round(ratio, 4),
+        "met_before_repair": ratio <= 1.0,
+        "entropy": round(float(history["entropy"][-1]), 4),
+    }
+
+
+def dnas_recipe(setting: str) -> Recipe:
+    """Plain differentiable search with the lambda named by the setting."""
+    plain = dataclasses.asdict(udc_tf.SearchSettings.vanilla(float(setting.split()[-1])))
+    return Recipe({k: v for k, v in plain.items() if k != "seed"})
+
+
+def uniform(bench: Bench, run: Run) -> Row:
+    """The widest network of given bits and non-zeros that fits, trained from scratch."""
+    watch = Stopwatch()
+    bits, nonzeros = parse_uniform(run.setting)
+    if run.budget is None:
+        target, arch = None, widest_uniform(bench, udc_tf.Flash("64MiB"), bits, nonzeros)
+    else:
+        target = bench.target(run.budget)
+        arch = widest_uniform(bench, target, bits, nonzeros)
+    if arch is None:
+        return {"budget_met": False, "failed": "no width is small enough"}
+    found = {"predicted_bytes": arch.flash_bytes, "channels": channels_of(arch)}
+    keras.utils.set_random_seed(run.seed)
+    tiny = arch.build(inherit_weights=False)
+    stages = udc_tf.Stages(epochs=run.epochs)
+    return {**found, **trained_and_deployed(bench, run, tiny, stages, target, watch)}
+
+
+def channels_of(arch: udc_tf.Architecture) -> list[int]:
+    return [layer.outputs for layer in arch.layers]
+
+
+def uniform_setting(bits: int, nonzeros: float) -> str:
+    return f"{bits} bits, {nonzeros:.0%}"
+
+
+def parse_uniform(setting: str) -> tuple[int, float]:
+    """
+    >>> parse_uniform(uniform_setting(4, 0.25))
+    (4, 0.25)
+    """
+    bits, share = setting.split(" bits, ")
+    return int(bits), float(share.rstrip("%")) / 100
+
+
+def widest_uniform(bench: Bench, target, bits: int, nonzeros: float):
+    """The architecture with one width for all layers, in steps of a 64th; None if none fits.
+
+    The first and the last layer stay dense with 8 bits, as is usual where bits are uniform.
+    """
+    model = bench.plain_network()
+    kinds = (keras.layers.Conv2D, keras.layers.Dense)
+    kernels = [layer.name for layer in model.layers if isinstance(layer, kinds)]
+    ends = {name: {"bits": (8,), "sparsities": (1.0,)} for name in (kernels[0], kernels[-1])}
+    space = udc_tf.SearchSpace(
+        widths=tuple(n / 64 for n in range(1, 65)),
+        bits=tuple({1, bits, 8}),
+        sparsities=tuple({0.01, nonzeros, 1.0}),
+        overrides=ends,
+    )
+    # No budget here: what fits is decided below.
+    search = udc_tf.make_searchable(model, space, dataclasses.replace(target, budget=2**30))
+
+    def propose(predicted: float):
+        for n in range(64, 0, -1):
+            wanted = {"width": n / 64, "bits": bits, "sparsity": nonzeros}
+            chosen = [
+                int(np.abs(np.asarray(d.options) - wanted[d.kind]).argmin())
+                for d in search.problem.plan.decisions
+            ]
+            if describe(search, np.asarray(chosen)).flash_bytes <= predicted:
+                return architecture_of(search, np.asarray(chosen))
+        return None
+
+    return sized(propose, bench.task, target)
+
+
+def random_trial(bench: Bench, run: Run, draw: int) -> Row:
+    """Random preferences for every option, repaired to the budget; trained from scratch."""
+    watch = Stopwatch()
+    target = bench.target(run.budget)
+    search = udc_tf.make_searchable(bench.plain_network(), SPACE, target)
+    valid = search.state.valid.numpy()
+    wish = WISH_SPREAD * np.random.default_rng(draw).normal(size=valid.shape)
+    wish = np.where(valid, wish, -np.inf)
+    arch = sized(lambda b: most_likely_within(search, wish, b), bench.task, target)
+    found = {"draw": draw, "predicted_bytes": arch.flash_bytes, "channels": channels_of(arch)}
+    keras.utils.set_random_seed(run.seed)
+    tiny = arch.build(inherit_weights=False)
+    stages = udc_tf.Stages(epochs=run.epochs)
+    return {**found, **trained_and_deployed(bench, run, tiny, stages, target, watch)}
+
+
+def trained_and_deployed(bench: Bench, run: Run, tiny, stages, target, watch: Stopwatch) -> Row:
+    task = bench.task
+    udc_tf.finetune(
+        tiny, task.train, stages=stages, batch_size=task.batch_size, seed=run.seed, verbose=0
+    )
+    training = watch.read()[0]
+    row = {"training_cpu_seconds": training, **deployed(tiny, task, target)}
+    cpu, wall = watch.read()
+    return {**row, "cpu_seconds": cpu, "seconds": wall}
+
+
+def deployed(tiny: keras.Model, task: Task, target: udc_tf.Flash | None) -> Row:
+    """Exports, tightening if need be, and scores the int8 file."""
+    calibration = task.train[0][:256]
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            result = udc_tf.export.export(tiny, folder, target=target, calibration=calibration)
+        except BudgetError as error:
+            return {"budget_met": False, "failed": str(error)}
+        return {
+            "flash_bytes": result.flash_bytes,
+            "budget_met": target is None or result.flash_bytes <= target.budget,
+            "tightening_rounds": len(result.report["tightening"]),
+            **int8_accuracies(result.tflite_path, task),
+        }
+
+
+def int8_accuracies(path: pathlib.Path, task: Task) -> dict[str, float]:
+    """Of an int8 .tflite on validation and test images."""
+    file = tflite_file.read(path)
+    quantize = Affine.of(file.tensors[file.inputs[0]]).quantize
+    accuracies = {}
+    for part in ("validation", "test"):
+        x, y = getattr(task, part)
+        outputs = udc_tf.export.run(path, quantize(x), on="tflite").outputs[0]
+        right = outputs.reshape(len(x), -1).argmax(axis=1) == y
+        accuracies[f"{part}_accuracy"] = round(float(right.mean()), 4)
+    return accuracies
+
+
+def perform(bench: Bench, run: Run) -> Row:
+    """Does one run of any method."""
+    keras.utils.clear_session()
+    if run.method in RECIPES:
+        return search_method(bench, run, RECIPES[run.method])
+    if run.method == "dnas":
+        return search_method(bench, run, dnas_recipe(run.setting))
+    if run.method in ("uniform", "int8_full"):
+        return uniform(bench, run)
+    if run.method == "tfmot":
+        from benchmarks.compare_tfmot import prune_and_quantize
+
+        return prune_and_quantize(bench, run)
+    raise ValueError(f"There is no method {run.method!r}.")

@@ -1,0 +1,198 @@
+"""The table and the picture of the comparison, from its rows."""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from benchmarks import compare_plan
+from benchmarks.compare_methods import INT8, RECIPES
+from benchmarks.compare_plan import FEW, MANY, SEARCHES, SETTINGS, chosen, stored_as
+from benchmarks.compare_rows import Row, Run
+from udc_tf.files import replaced_atomically
+
+_SEEDS = range(16)
+LABELS = {
+    "udc": "UDC",
+    "uniform": "best uniform",
+    "int8_width": "int8, narrower",
+    f"random {FEW}x": f"random search, {FEW} trials",
+    f"random {MANY}x": f"random search, {MANY} trials",
+    "tfmot": "TFMOT prune + PQAT",
+    "dnas": "vanilla DNAS",
+    "int8_full": "int8, full width",
+}
+COLOURS = dict(
+    zip(
+        LABELS,
+        ("#0b69a3", "#de6a26", "#9aa5b1", "#a6d0a8", "#2f8132", "#8f4199", "#c9a227", "#1f2933"),
+        strict=True,
+    )
+)
+_UNREPEATED = ("udc", "int8_full")  # nothing is chosen
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One line of the table."""
+
+    data: str
+    budget: int | None
+    method: str
+    setting: str
+    rows: tuple[Row, ...]  # one a seed
+    tried: int  # runs of this length that the choice took
+
+    @property
+    def test(self) -> np.ndarray:
+        return np.array([r["test_accuracy"] for r in self.rows])
+
+    @property
+    def deviation(self) -> float:
+        return float(self.test.std(ddof=1)) if len(self.rows) > 1 else 0.0
+
+    def mean(self, name: str) -> float:
+        return float(np.mean([r[name] for r in self.rows]))
+
+
+def entries(rows: Mapping[str, Row], sizes: compare_plan.Sizes) -> list[Entry]:
+    """What the rows allow to say; methods whose choice is not complete yet are left out."""
+    found = []
+    for data, (epochs, images, budgets) in sizes.items():
+        size = (epochs, images)
+        for budget in budgets:
+            for recipe in RECIPES:
+                found.append(_entry(rows, data, budget, recipe, recipe, SEARCHES, 1, size))
+            found.append(_entry(rows, data, budget, "int8_width", "uniform", INT8, 1, size))
+            groups = {
+                "uniform": SETTINGS["uniform"],
+                f"random {FEW}x": SETTINGS["random"][:FEW],
+                f"random {MANY}x": SETTINGS["random"],
+                "tfmot": SETTINGS["tfmot"],
+                "dnas": SETTINGS["dnas"],
+            }
+            for label, settings in groups.items():
+                method = label.split()[0]
+                best = chosen(rows, data, method, budget, *size, among=settings)
+                if best is not None:
+                    found.append(
+                        _entry(rows, data, budget, label, method, best, len(settings), size)
+                    )
+        found.append(_entry(rows, data, None, "int8_full", "int8_full", INT8, 1, size))
+    order = {label: i for i, label in enumerate(LABELS)}
+    entries = [e for e in found if e is not None]
+    return sorted(
+        entries,
+        key=lambda e: (
+            *(list(sizes).index(e.data), e.budget or 2**40),
+            *(order.get(e.method, -1), e.method),
+        ),
+    )
+
+
+def _entry(rows, data, budget, label, method, setting, tried, size) -> Entry | None:
+    keys = [Run(data, stored_as(method), setting, budget, s, *size).key for s in _SEEDS]
+    met = tuple(rows[k] for k in keys if k in rows and rows[k]["budget_met"])
+    return Entry(data, budget, label, setting, met, tried) if met else None
+
+
+def table(found: list[Entry]) -> str:
+    lines = [
+        "| data | budget, bytes | method | chosen by validation | test accuracy, % | n "
+        "| compiled, bytes | runs to choose from | processor seconds a run |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for e in found:
+        spread = f" ± {100 * e.deviation:.2f}" if len(e.rows) > 1 else ""
+        lines.append(
+            f"| {e.data} | {e.budget or 'none'} | {LABELS.get(e.method, e.method)} | {e.setting} "
+            f"| {100 * e.test.mean():.2f}{spread} | {len(e.rows)} "
+            f"| {e.mean('flash_bytes'):,.0f} | {e.tried} | {e.mean('cpu_seconds'):.0f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def verdicts(found: list[Entry]) -> str:
+    """UDC against the strongest of the others, and against int8 at full width."""
+    lines = []
+    for udc in (e for e in found if e.method == "udc"):
+        here = [e for e in found if (e.data, e.budget) == (udc.data, udc.budget)]
+        rivals = [e for e in here if e.method in LABELS and e.method != "udc"]
+        if rivals:
+            # The strongest by validation, as a user would have to pick it.
+            rival = max(rivals, key=lambda e: e.mean("validation_accuracy"))
+            gap = 100 * (udc.test.mean() - rival.test.mean())
+            noise = 100 * max(udc.deviation, rival.deviation)
+            lines.append(
+                f"- {udc.data}, {udc.budget:,} bytes: UDC {gap:+.2f} points against "
+                f"{LABELS[rival.method]} ({rival.setting}); larger standard deviation {noise:.2f}."
+            )
+        full = [e for e in found if e.data == udc.data and e.method == "int8_full"]
+        if full:
+            times = full[0].mean("flash_bytes") / udc.mean("flash_bytes")
+            gap = 100 * (udc.test.mean() - full[0].test.mean())
+            lines.append(
+                f"- {udc.data}, {udc.budget:,} bytes: {times:.1f} times smaller than int8 at full "
+                f"width, {gap:+.2f} points."
+            )
+    return "\n".join(lines) + "\n"
+
+
+def write(rows: Mapping[str, Row], sizes: compare_plan.Sizes, beside: pathlib.Path) -> str:
+    """Writes the .md and .png beside the rows; returns the text."""
+    found = entries(rows, sizes)
+    lengths = "; ".join(f"{d}: {e} epochs of {n:,} images" for d, (e, n, _) in sizes.items())
+    text = (
+        "# Comparison at equal compiled flash and equal training\n\n"
+        "Made by `python -m benchmarks.compare --only_report` from "
+        f"`{beside.name}`, which has every run with its seed, epochs and seconds.\n\n"
+        f"A run is as long as UDC's search and finetuning together ({lengths}). Accuracy is that "
+        "of the int8 file on all test images, as mean and standard deviation over n seeds; "
+        "settings were chosen on validation images, by the first seed. `runs to choose from` is "
+        "what the choice cost in runs.\n\n"
+        f"{table(found)}\n{verdicts(found)}"
+    )
+    with replaced_atomically(beside.with_suffix(".md")) as partial:
+        partial.write_text(text)
+    if found:
+        with replaced_atomically(beside.with_suffix(".png")) as partial:
+            draw(found, partial)
+    return text
+
+
+def draw(found: list[Entry], path: pathlib.Path) -> None:
+    """Compiled flash against test accuracy, one colour a method."""
+    from udc_tf.report.style import WIDTH, styled  # chooses matplotlib's backend
+
+    with styled():
+        import matplotlib.pyplot as plt
+
+        names = list(dict.fromkeys(e.data for e in found))
+        figure, axes = plt.subplots(
+            len(names), 1, figsize=(WIDTH, 0.5 + 3.2 * len(names)), squeeze=False
+        )
+        for axis, name in zip(axes[:, 0], names, strict=True):
+            for method, label in LABELS.items():
+                points = [e for e in found if (e.data, e.method) == (name, method)]
+                if points:
+                    axis.errorbar(
+                        [e.mean("flash_bytes") / 1e3 for e in points],
+                        [100 * e.test.mean() for e in points],
+                        [100 * e.deviation for e in points],
+                        color=COLOURS[method],
+                        label=label,
+                        marker="o",
+                        markersize=4,
+                        linewidth=2 if method == "udc" else 1,
+                        capsize=2,
+                        zorder=3 if method == "udc" else 2,
+                    )
+            axis.set(title=name, xlabel="compiled file, kB", ylabel="test accuracy, %")
+            axis.set_xscale("log")
+            axis.xaxis.set_major_formatter("{x:g}")
+            axis.xaxis.set_minor_formatter("{x:g}")
+        axes[0, 0].legend(loc="lower right")
+        figure.tight_layout()
+        figure.savefig(path, format="png")
+        plt.close(figure)

@@ -1,0 +1,111 @@
+"""Making proposals take up the budget: size models, and trial compilations."""
+
+import dataclasses
+import os
+import pathlib
+import tempfile
+from collections.abc import Callable
+
+import keras
+import numpy as np
+
+import udc_tf
+from benchmarks.compare_data import Task
+from udc_tf.export.int8 import to_int8
+from udc_tf.export.size_calibration import DEFAULT_CONFIGURATIONS
+from udc_tf.extraction import architecture_of
+from udc_tf.repair import Budget, extreme, repair
+from udc_tf.searchable import reachable_range
+
+SPACE = "ethos_u55"
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+_PLAIN_EPOCHS = 2
+_COMPILES, _UNUSED = 3, 0.02  # of the budget
+
+
+@dataclasses.dataclass(frozen=True)
+class Bench:
+    """A task with a place for what is made once and kept."""
+
+    task: Task
+    cache: pathlib.Path
+    size_compiles: int = DEFAULT_CONFIGURATIONS
+
+    @property
+    def _name(self) -> str:
+        return f"{self.task.name}_{len(self.task.train[0])}"
+
+    def target(self, budget: int) -> udc_tf.Flash:
+        """The budget with a size model fitted to this network near it."""
+        path = self.cache / f"size_{self._name}_{budget}.json"
+        target = udc_tf.Flash(budget)
+        if path.is_file():
+            return udc_tf.export.calibrate(None, SPACE, target, path=path)
+        model = self.plain_network()
+        target = udc_tf.export.calibrate(
+            model, SPACE, target, path=path, configurations=self.size_compiles
+        )
+        problem = udc_tf.make_searchable(model, SPACE, target).problem
+        low, high = reachable_range(problem.bound[0], problem.plan)
+        print(f"{self.task.name} near {budget} bytes: {low:.0f} to {high:.0f} can be reached.")
+        return target
+
+    def plain_network(self) -> keras.Model:
+        """The network after a little training: fresh weights fill their range and compress less."""
+        path = self.cache / f"plain_{self._name}.weights.h5"
+        keras.utils.set_random_seed(0)
+        model = self.task.network()
+        if path.is_file():
+            model.load_weights(path)
+            return model
+        model.compile(keras.optimizers.SGD(0.05, momentum=0.9), LOSS, jit_compile=False)
+        batch_size = self.task.batch_size
+        model.fit(*self.task.train, batch_size=batch_size, epochs=_PLAIN_EPOCHS, verbose=0)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f"{os.getpid()}_{path.name}")
+        model.save_weights(partial)
+        os.replace(partial, path)
+        return model
+
+
+def sized(
+    propose: Callable[[float], udc_tf.Architecture | None], task: Task, target: udc_tf.Flash
+) -> udc_tf.Architecture | None:
+    """The proposal whose compiled file fills the budget best, without exceeding it if possible.
+
+    Args:
+        propose: from a predicted size to an architecture with weights, not above it; or None.
+    """
+    budget = wanted = target.budget
+    found: list[tuple[int, udc_tf.Architecture]] = []
+    for _ in range(_COMPILES):
+        arch = propose(wanted)
+        if arch is None or any(arch.choices == earlier.choices for _, earlier in found):
+            break
+        size = compiled_bytes(arch, task, target.accelerator)
+        found.append((size, arch))
+        if budget * (1 - _UNUSED) <= size <= budget:
+            break
+        wanted = arch.flash_bytes + budget - size
+    if not found:
+        return None
+    fitting = [f for f in found if f[0] <= budget]
+    # If none fits, export tightens the smallest after its training.
+    return (max if fitting else min)(fitting or found, key=lambda f: f[0])[1]
+
+
+def compiled_bytes(arch: udc_tf.Architecture, task: Task, accelerator: str) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "model.tflite")
+        path.write_bytes(to_int8(arch.build(), [task.train[0][:64]]).content)
+        return udc_tf.export.compile_with_vela(path, folder, accelerator).flash_bytes
+
+
+def most_likely_within(search, log_pi: np.ndarray, predicted: float, calibration=None):
+    """The architecture with the most likely options below a predicted size; None if too small."""
+    bound = dataclasses.replace(search.problem.bound[0], budget=predicted)
+    budget, valid = Budget((bound,)), search.state.valid.numpy()
+    smallest = extreme(bound, search.problem.plan, True)
+    if budget.ratio(smallest) > 1:
+        return None
+    return architecture_of(search, repair(log_pi, valid, budget, smallest), calibration)

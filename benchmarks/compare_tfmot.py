@@ -1,0 +1,86 @@
+"""TFMOT's pruning and quantization-aware training, in a process of its own."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+import udc_tf
+from benchmarks.compare_data import Task
+from benchmarks.compare_methods import Stopwatch, channels_of, int8_accuracies, widest_uniform
+from benchmarks.compare_rows import Row, Run
+from benchmarks.compare_sizing import Bench
+
+SPARSITIES = (0.5, 0.75, 0.9)
+_ATTEMPTS = 4
+_ROOT = pathlib.Path(__file__).parents[1]
+
+
+def setting_of(sparsity: float) -> str:
+    return f"{sparsity:.0%} zeros"
+
+
+def prune_and_quantize(bench: Bench, run: Run) -> Row:
+    """The widest network that fits once it is trained; narrower ones are tried until one does.
+
+    Only the training of the last one is counted.
+    """
+    sparsity = float(run.setting.split("%")[0]) / 100
+    target = bench.target(run.budget)
+    wanted = target
+    for _ in range(_ATTEMPTS):
+        watch = Stopwatch()
+        arch = widest_uniform(bench, wanted, 8, 1 - sparsity)
+        if arch is None:
+            return {"budget_met": False, "failed": "no width is small enough"}
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "model.tflite")
+            train(bench.task, run, arch, sparsity, path)
+            training = watch.read()[0]
+            compiled = udc_tf.export.compile_with_vela(path, folder, target.accelerator)
+            if compiled.flash_bytes <= run.budget:
+                scores = int8_accuracies(path, bench.task)
+                cpu, wall = watch.read()
+                return {
+                    "channels": channels_of(arch),
+                    "predicted_bytes": arch.flash_bytes,
+                    "training_cpu_seconds": training,
+                    "flash_bytes": compiled.flash_bytes,
+                    "budget_met": True,
+                    **scores,
+                    "cpu_seconds": cpu,
+                    "seconds": wall,
+                }
+        excess = compiled.flash_bytes - run.budget
+        wanted = dataclasses.replace(wanted, budget=wanted.budget - excess)
+    return {"budget_met": False, "failed": f"{_ATTEMPTS} widths compiled to more than the budget"}
+
+
+def train(task: Task, run: Run, arch: udc_tf.Architecture, sparsity: float, path: pathlib.Path):
+    """Writes the int8 .tflite of a network with the channels of `arch`."""
+    stages = udc_tf.Stages(epochs=run.epochs)
+    rate = stages.learning_rate(-(-len(task.train[0]) // task.batch_size))
+    np.savez(path.with_name("data.npz"), x=task.train[0], y=task.train[1])
+    specification = {
+        "data": str(path.with_name("data.npz")),
+        "tflite": str(path),
+        "input_shape": task.input_shape,
+        "filters": {layer.name: layer.outputs for layer in arch.layers},
+        "sparsity": sparsity,
+        "batch_size": task.batch_size,
+        "stages": stages.epochs,
+        "rates": list(zip(rate.firsts, rate.lasts, rate.steps, strict=True)),
+        "seed": run.seed,
+    }
+    spec = path.with_name("spec.json")
+    spec.write_text(json.dumps(specification))
+    command = [sys.executable, "-m", "benchmarks.compare_tfmot_training", str(spec)]
+    environment = {**os.environ, "TF_USE_LEGACY_KERAS": "1"}
+    done = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"TFMOT's training failed:\n{done.stderr[-3000:]}")
