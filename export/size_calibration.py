@@ -1,7 +1,9 @@
 """Fits the size model to what Vela really writes for a network and a search space.
 
-A handful of configurations, drawn near the budget, are built, converted and compiled; the size
-model's coefficients follow by least squares, held near their defaults where the sample says little.
+A handful of configurations, drawn near the budget, are built, converted and compiled. What the
+weight streams take says how efficient the coding is; what is left of the files then says what
+operators, channels and the container take. Both by least squares, held near the defaults where the
+sample says little.
 """
 
 import dataclasses
@@ -15,7 +17,7 @@ import keras
 import numpy as np
 
 from udc_tf.cost import Flash, SizeModel
-from udc_tf.export import vela
+from udc_tf.export import size_truth, vela
 from udc_tf.export.int8 import to_int8
 from udc_tf.extraction import architecture_of
 from udc_tf.files import replaced_atomically
@@ -24,11 +26,11 @@ from udc_tf.searchable import make_searchable
 from udc_tf.space import SearchSpace
 
 DEFAULT_CONFIGURATIONS = 16
-_FORMAT = 1
-# How far coefficients may reasonably be from their defaults.
-_SPREAD = {"fixed": 1500.0, "per_operator": 150.0, "per_channel": 4.0, "mask_cost": 0.3}
-_BIT_SPREAD = 0.3  # of the number of bits
-_NOISE = 0.005  # of a file's size
+_FORMAT = 2
+# How far coefficients may reasonably be from their defaults: absolute, or of the default.
+_OVERHEAD_SPREAD = {"fixed": 1500.0, "per_operator": 150.0, "per_channel": 2.0}
+_CODING_SPREAD = 0.08
+_NOISE = 0.01  # of a file's size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,13 +39,16 @@ class Measurement:
 
     Attributes:
         options: the number of the option of each decision.
-        features: amount of each coefficient of the size model in it.
+        features: amount of each coefficient of the size model; `bit_cost/4` is one of a table.
         constant: bytes that no coefficient touches.
+        weight_bytes: the encoded weights of the layers that are priced.
+        flash_bytes: the file.
     """
 
     options: tuple[int, ...]
     features: dict[str, float]
     constant: float
+    weight_bytes: int
     flash_bytes: int
 
     def predicted(self, model: SizeModel) -> float:
@@ -77,10 +82,11 @@ class SizeFit:
             partial.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
 
     @classmethod
-    def load(cls, path: str | os.PathLike) -> "SizeFit":
+    def load(cls, path: str | os.PathLike) -> "SizeFit | None":
+        """What `save` wrote; None if that was another version's."""
         content = json.loads(pathlib.Path(path).read_text())
         if content.get("format") != _FORMAT:
-            raise ValueError(f"{path} is not a size fit of format {_FORMAT}.")
+            return None
         rows = (
             Measurement(**{**row, "options": tuple(row["options"])})
             for row in content["measurements"]
@@ -117,7 +123,7 @@ def calibrate(
     """
     if path is not None and pathlib.Path(path).is_file():
         kept = SizeFit.load(path)
-        if kept.accelerator == target.accelerator:
+        if kept is not None and kept.accelerator == target.accelerator:
             return dataclasses.replace(target, size_model=kept.size_model)
     rows = measure(model, space, target, configurations, seed, progress)
     fitted = SizeFit(fit(rows), target.accelerator, tuple(rows))
@@ -154,15 +160,37 @@ def measure(
 
 def _measure(search, bound, chosen, accelerator: str, rng) -> Measurement:
     compact = architecture_of(search, chosen).build()
+    make_bell_shaped(compact, rng)
     inputs = keras.tree.flatten(compact.input)
     # Ranges do not matter to the size: a sample of noise gives some.
     noise = [rng.normal(size=(1, *x.shape[1:])).astype(np.float32) for x in inputs]
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "model.tflite")
-        path.write_bytes(to_int8(compact, noise).content)
+        exact = to_int8(compact, noise)
+        path.write_bytes(exact.content)
         compiled = vela.compile_with_vela(path, folder, accelerator)
+    streams = size_truth.layer_sizes(exact.network, compiled)
     features, constant = _features(bound, chosen)
-    return Measurement(tuple(map(int, chosen)), features, constant, compiled.flash_bytes)
+    return Measurement(
+        options=tuple(map(int, chosen)),
+        features=features,
+        constant=constant,
+        weight_bytes=sum(s.vela_bytes or 0 for s in streams),
+        flash_bytes=compiled.flash_bytes,
+    )
+
+
+def make_bell_shaped(compact: keras.Model, rng: np.random.Generator) -> None:
+    """Gives layers weights as training leaves them: a bell, pruned, with fitted ranges.
+
+    An initializer's uniform weights would not do: at 8 bits they take a tenth more.
+    """
+    for layer in compact.layers:
+        if hasattr(layer, "integer_kernel"):
+            layer.theta.assign(rng.normal(scale=0.05, size=layer.theta.shape))
+            layer.initialize_range()
+            layer.refresh_mask(shifted=layer.nonzeros < 1)
+            layer.fit_range()
 
 
 def _features(bound, chosen) -> tuple[dict[str, float], float]:
@@ -175,14 +203,15 @@ def _features(bound, chosen) -> tuple[dict[str, float], float]:
         "fixed": 1.0,
         "per_operator": float(present.sum() + (parts * operators).sum()),
         "per_channel": float((present * counts.outputs).sum()),
-        "mask_cost": float((present * counts.weights * counts.entropy).sum() / 8),
+        "mask_cost": float((present * bound.mask(counts)).sum() / 8),
     }
-    stored = present * counts.weights * counts.density / 8
-    for i, layer in enumerate(plan.layers):
-        bits = layer.options.bits or (8,)
-        decision = plan.decision_index("bits", layer.name)
-        name = f"bits_{bits[0] if decision is None else bits[chosen[decision]]}"
-        features[name] = features.get(name, 0.0) + float(stored[i])
+    weights = present * counts.weights / 8
+    for i, bits in enumerate(counts.bits.astype(int)):
+        table, amount = "bit_cost", weights[i] * counts.density[i]
+        if counts.dense[i]:
+            table, amount = "dense_bits", weights[i]
+        name = f"{table}/{bits}"
+        features[name] = features.get(name, 0.0) + float(amount)
     constant = sum(
         float(n) * (p.bytes + p.bytes_per_channel * float(c))
         for n, c, p in zip(parts, counts.part_channels, plan.fixed, strict=True)
@@ -192,27 +221,44 @@ def _features(bound, chosen) -> tuple[dict[str, float], float]:
 
 def fit(rows: list[Measurement]) -> SizeModel:
     """The coefficients that fit best, by least squares on relative errors."""
-    names = sorted({name for row in rows for name in row.features})
     default = SizeModel()
-    prior = np.array([_coefficient(default, n) for n in names])
-    spread = np.array([_SPREAD.get(n) or _BIT_SPREAD * _coefficient(default, n) for n in names])
-    amounts = np.array([[row.features.get(n, 0.0) for n in names] for row in rows])
     sizes = np.array([row.flash_bytes for row in rows], float)
-    rest = sizes - np.array([row.constant for row in rows]) - amounts @ prior
-    # Unknowns in units of their spread; rows in units of the noise.
-    design = amounts * spread / (_NOISE * sizes)[:, None]
-    target = rest / (_NOISE * sizes)
-    system = design.T @ design + np.eye(len(names))
-    solved = dict(
-        zip(names, prior + spread * np.linalg.solve(system, design.T @ target), strict=True)
-    )
-    bit_cost = {int(n.split("_")[1]): float(v) for n, v in solved.items() if n.startswith("bits_")}
-    named = {n: float(solved[n]) for n in _SPREAD if n in solved}
-    return SizeModel(**named, bit_cost=bit_cost)
+    names = sorted({name for row in rows for name in row.features} - set(_OVERHEAD_SPREAD))
+    coding = _amounts(rows, names)
+    prior = np.array([_coefficient(default, n) for n in names])
+    streams = np.array([row.weight_bytes for row in rows], float)
+    solved = _least_squares(coding, streams, prior, _CODING_SPREAD * prior, sizes)
+    found = dict(zip(names, solved, strict=True))
+    # What coding leaves, its own errors included, so that these do not add to the overheads'.
+    rest = sizes - coding @ solved - np.array([row.constant for row in rows])
+    overheads = list(_OVERHEAD_SPREAD)
+    prior = np.array([_coefficient(default, n) for n in overheads])
+    spread = np.array(list(_OVERHEAD_SPREAD.values()))
+    solved = _least_squares(_amounts(rows, overheads), rest, prior, spread, sizes)
+    found |= dict(zip(overheads, solved, strict=True))
+    values: dict = {}
+    for name, value in found.items():
+        field, _, bits = name.partition("/")
+        if bits:
+            values.setdefault(field, {})[int(bits)] = float(value)
+        else:
+            values[field] = float(value)
+    return SizeModel(**values)
+
+
+def _amounts(rows: list[Measurement], names: list[str]) -> np.ndarray:
+    return np.array([[row.features.get(n, 0.0) for n in names] for row in rows])
+
+
+def _least_squares(amounts, wanted, prior, spread, sizes) -> np.ndarray:
+    """Coefficients in units of their spread from the prior, rows in units of the noise."""
+    noise = _NOISE * sizes
+    design = amounts * spread / noise[:, None]
+    target = (wanted - amounts @ prior) / noise
+    system = design.T @ design + np.eye(len(prior))
+    return prior + spread * np.linalg.solve(system, design.T @ target)
 
 
 def _coefficient(model: SizeModel, name: str) -> float:
-    if name.startswith("bits_"):
-        bits = int(name.split("_")[1])
-        return float(model.bit_cost.get(bits, bits))
-    return float(getattr(model, name))
+    field, _, bits = name.partition("/")
+    return float(model.tables[field][int(bits)] if bits else getattr(model, field))

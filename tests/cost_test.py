@@ -3,12 +3,12 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers as kl
 
 import udc_tf
 from tests import networks
-from udc_tf.cost import parse_bytes, target_from_dict
-from udc_tf.counts import binary_entropy
+from udc_tf.cost import BIT_COST, DENSE_BITS, DENSE_SHARE, mask_bits, parse_bytes, target_from_dict
 from udc_tf.extraction import describe, repaired_choice
 from udc_tf.repair import Budget, extreme
 from udc_tf.searchable import reachable_range
@@ -58,10 +58,22 @@ class TestFlash:
         arch = describe(search, _chosen(search, lambda n: 0))
         return next(row.bytes for row in arch.layers if row.name == "middle")
 
-    @pytest.mark.parametrize("bits, nonzeros", [(1, 1.0), (4, 0.2), (8, 0.01), (2, 0.5)])
-    def test_weights_cost_sb_plus_entropy(self, bits, nonzeros):
-        expected = 9 * 64 * 256 * (nonzeros * bits + binary_entropy(nonzeros)) / 8
-        assert self._bytes(bits, nonzeros) == pytest.approx(expected, rel=1e-3)
+    @pytest.mark.parametrize("bits, nonzeros", [(4, 0.2), (8, 0.01), (2, 0.5)])
+    def test_nonzeros_cost_their_bits_and_the_mask_its_entropy(self, bits, nonzeros):
+        bits_each = nonzeros * BIT_COST[bits] + mask_bits(np.float64(nonzeros))
+        assert self._bytes(bits, nonzeros) == pytest.approx(9 * 64 * 256 * bits_each / 8, rel=1e-3)
+
+    @pytest.mark.parametrize("bits", [1, 2, 4])
+    def test_rounding_makes_zeros_in_dense_layers(self, bits):
+        bits_each = DENSE_BITS[bits] + mask_bits(np.float64(DENSE_SHARE[bits]))
+        assert self._bytes(bits, 1.0) == pytest.approx(9 * 64 * 256 * bits_each / 8, rel=1e-3)
+
+    def test_padding_is_coded_too(self):
+        """3x3 with 34 of 64 inputs: 40 of them are coded, with 12 taps; 8 outputs at a time."""
+        plain = self._bytes(4, 0.2, width=34 / 64)
+        weights, coded = 9 * 34 * 136, 12 * 40 * 136
+        bits = weights * 0.2 * BIT_COST[4] + coded * mask_bits(np.float64(0.2 * weights / coded))
+        assert plain == pytest.approx(bits / 8, rel=1e-3)
 
     def test_active_channels_count_on_both_sides(self):
         assert self._bytes(4, 0.2, width=0.5) == pytest.approx(self._bytes(4, 0.2) / 4, rel=1e-3)
@@ -71,7 +83,8 @@ class TestFlash:
         x = kl.Concatenate()([kl.Conv2D(4, 1)(inputs), kl.Conv2D(4, 1)(inputs)])
         x = kl.PReLU(shared_axes=[1, 2])(kl.BatchNormalization()(x))
         model = keras.Model(inputs, kl.Conv2D(2, 1)(x))
-        target = udc_tf.Flash("1MiB", size_model=udc_tf.SizeModel(1000.0, 100.0, 10.0))
+        model_of_size = udc_tf.SizeModel(1000.0, 100.0, 10.0, mask_cost=0.0, dense_bits={8: 8.0})
+        target = udc_tf.Flash("1MiB", size_model=model_of_size)
         space = udc_tf.SearchSpace(bits=(4, 8))
         search = udc_tf.make_searchable(model, space, target)
         arch = describe(search, _chosen(search, lambda n: n - 1))
@@ -90,6 +103,40 @@ class TestFlash:
             return describe(search, _chosen(search, lambda n: 0)).flash_bytes
 
         assert predicted("softmax") == predicted(None) + 10 * udc_tf.SizeModel().per_operator
+
+
+class TestBoundFlash:
+    """One cost, whether decisions are soft in a training step or hard in the repair."""
+
+    def _bound(self):
+        space = udc_tf.SearchSpace(widths=(0.3, 0.6, 1.0), bits=(1, 2, 4), sparsities=(0.1, 0.5, 1))
+        search = udc_tf.make_searchable(networks.u_net(), space, udc_tf.Flash("8KiB"))
+        return search.problem.bound[0], search.state.valid.numpy()
+
+    def test_soft_and_hard_agree(self):
+        bound, valid = self._bound()
+        chosen = np.random.default_rng(0).integers(valid.sum(axis=1))
+        moves = bound.cost(bound.maps.counts_of_moves(chosen))
+        soft = bound.cost(
+            bound.maps.counts(tf.constant(bound.maps.one_hot(chosen)[None]), tf.matmul)
+        )
+        expected = moves[np.arange(len(chosen)), chosen]
+        np.testing.assert_allclose(expected, float(soft[0]), rtol=1e-5)
+        pairs = bound.cost(bound.maps.counts_of_pairs(chosen, 0, 1))
+        assert pairs[chosen[0], chosen[1]] == pytest.approx(float(soft[0]), rel=1e-5)
+
+    @pytest.mark.parametrize("hard", [True, False])
+    def test_gradients_are_finite(self, hard):
+        bound, valid = self._bound()
+        z = valid / valid.sum(axis=1, keepdims=True)
+        if hard:
+            z = np.eye(valid.shape[1])[valid.sum(axis=1) - 1]
+        z = tf.constant(z.reshape(1, -1), tf.float32)
+        with tf.GradientTape() as tape:
+            tape.watch(z)
+            cost = bound.cost(bound.maps.counts(z, tf.matmul))
+        gradient = tape.gradient(cost, z).numpy()
+        assert np.isfinite(gradient).all() and gradient.any()
 
 
 class TestMacs:

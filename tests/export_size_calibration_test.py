@@ -1,13 +1,17 @@
 """Fitting the size model to what Vela writes."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
 from keras import layers as kl
 
 import udc_tf
+from udc_tf.cost import BIT_COST
 from udc_tf.export import size_calibration
 from udc_tf.export.size_calibration import Measurement, SizeFit
+from udc_tf.layers.compact import CompactDense
 
 
 def rows(truth: udc_tf.SizeModel, count: int = 24) -> list[Measurement]:
@@ -15,12 +19,12 @@ def rows(truth: udc_tf.SizeModel, count: int = 24) -> list[Measurement]:
     rng = np.random.default_rng(0)
     made = []
     for _ in range(count):
-        features = {"fixed": 1.0, "per_operator": 12.0, "per_channel": rng.uniform(100, 400)}
-        features["mask_cost"] = rng.uniform(1e3, 1e4)
-        for bits in (1, 2, 4, 8):
-            features[f"bits_{bits}"] = rng.uniform(1e2, 5e3)
-        row = Measurement((0,), features, 50.0, 0)
-        made.append(Measurement((0,), features, 50.0, round(row.predicted(truth))))
+        coding = {f"bit_cost/{bits}": rng.uniform(1e2, 5e3) for bits in (1, 2, 4, 8)}
+        coding |= {"mask_cost": rng.uniform(1e3, 1e4), "dense_bits/8": rng.uniform(0, 2e3)}
+        others = {"fixed": 1.0, "per_operator": 12.0, "per_channel": rng.uniform(100, 400)}
+        streams = round(Measurement((), coding, 0.0, 0, 0).predicted(truth))
+        whole = Measurement((), coding | others, 50.0, streams, 0)
+        made.append(dataclasses.replace(whole, flash_bytes=round(whole.predicted(truth))))
     return made
 
 
@@ -29,20 +33,31 @@ class TestFit:
         truth = udc_tf.SizeModel(
             fixed=1700.0,
             per_operator=310.0,
-            per_channel=12.0,
-            mask_cost=0.9,
-            bit_cost={1: 1.2, 2: 1.9, 4: 3.7, 8: 7.5},
+            per_channel=11.0,
+            mask_cost=0.95,
+            bit_cost={1: 1.0, 2: 2.1, 4: 3.5, 8: 7.9},
+            dense_bits={8: 6.5},
         )
         measured = rows(truth)
         fitted = SizeFit(size_calibration.fit(measured[:16]), "ethos-u55-128", ())
         assert np.abs(fitted.errors(measured[16:])).max() < 0.01
-        assert fitted.size_model.bit_cost[8] == pytest.approx(7.5, rel=0.05)
+        assert fitted.size_model.bit_cost[8] == pytest.approx(7.9, rel=0.03)
 
     def test_few_rows_stay_near_the_defaults(self):
-        truth = udc_tf.SizeModel()
-        fitted = size_calibration.fit(rows(truth, 2))
+        fitted = size_calibration.fit(rows(udc_tf.SizeModel(), 2))
         assert fitted.per_channel == pytest.approx(10, rel=0.1)
-        assert fitted.bit_cost[4] == pytest.approx(4, rel=0.1)
+        assert fitted.bit_cost[4] == pytest.approx(BIT_COST[4], rel=0.1)
+
+
+class TestMeasuredWeights:
+    def test_are_what_finetuning_leaves(self):
+        layer = CompactDense(64, bits=4, nonzeros=0.25)
+        model = keras.Sequential([keras.Input((64,)), layer])
+        size_calibration.make_bell_shaped(model, np.random.default_rng(0))
+        codes = layer.integer_kernel().codes
+        assert np.count_nonzero(codes) == 1024
+        # All levels in use, none of them inside the pruned zone.
+        assert len(np.unique(np.abs(codes))) == 1 + 8 and np.abs(codes[codes != 0]).min() > 1
 
 
 class TestCalibrate:
@@ -66,3 +81,8 @@ class TestCalibrate:
         assert np.abs(SizeFit.load(path).errors()).max() < 0.1
         again = udc_tf.export.calibrate(model, "ethos_u55", udc_tf.Flash(4096), path=path)
         assert again.size_model == target.size_model
+
+    def test_a_fit_of_another_version_is_made_anew(self, tmp_path):
+        path = tmp_path / "size.json"
+        path.write_text('{"format": 1}')
+        assert SizeFit.load(path) is None

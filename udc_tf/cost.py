@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from udc_tf.counts import CountMaps, Counts
+from udc_tf.padding import outputs_together
 from udc_tf.plan import Plan
 from udc_tf.quantizers import FLOAT_BITS
 
@@ -68,15 +69,27 @@ class Target(Protocol):
     def to_dict(self) -> dict[str, Any]: ...
 
 
+# What Vela's coder takes for bell-shaped weights, in bits, besides the mask of non-zeros.
+BIT_COST = {1: 1.09, 2: 1.96, 3: 2.91, 4: 3.79, 5: 4.62, 6: 5.66, 7: 6.94, 8: 7.37}
+# Weights of a layer that is not pruned: rounding makes some of them zero.
+DENSE_BITS = {1: 0.95, 2: 0.56, 3: 1.97, 4: 3.12, 5: 4.18, 6: 5.47, 7: 6.73, 8: 6.98}
+DENSE_SHARE = {1: 1.0, 2: 0.545, 3: 0.742, 4: 0.863, 5: 0.921, 6: 0.958, 7: 0.978, 8: 0.987}
+
+
 @dataclasses.dataclass(frozen=True)
 class SizeModel:
     """Coefficients of the compiled size in bytes.
 
     fixed + sum over operators of
-        per_operator + per_channel * channels + weights * (s * bit_cost[b] + mask_cost * H(s)) / 8
+        per_operator + per_channel * channels + (payload + mask_cost * coded * M(p)) / 8
 
-    The defaults are what Vela's output measures like for small networks; `udc_tf.export` fits them
-    to a given network.
+    - coded: weights with the zeros that the NPU pads blocks with (`udc_tf.padding`);
+    - p: the share of them that is not zero, M(p) about H(p) bits each (`mask_bits`);
+    - payload: bit_cost[b] for each non-zero of a pruned layer; dense_bits[b] for each weight of one
+      that is not pruned, of which the share dense_share[b] is not rounded to zero.
+
+    The defaults are measured on Vela's coder; `udc_tf.export.calibrate` fits them to a network.
+    Tables may be partial: bits that are not named have the default.
     """
 
     fixed: float = 1500.0
@@ -84,25 +97,49 @@ class SizeModel:
     per_channel: float = 10.0
     mask_cost: float = 1.0
     bit_cost: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    dense_bits: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    dense_share: Mapping[int, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def tables(self) -> dict[str, dict[int, float]]:
+        """The tables over bits, complete."""
+        return {name: {**table, **getattr(self, name)} for name, table in _TABLES.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            **dataclasses.asdict(self),
-            "bit_cost": {str(b): c for b, c in self.bit_cost.items()},
-        }
+        tables = {n: {str(b): v for b, v in getattr(self, n).items()} for n in _TABLES}
+        return {**dataclasses.asdict(self), **tables}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "SizeModel":
-        bit_cost = {int(b): float(c) for b, c in values.get("bit_cost", {}).items()}
-        return cls(**{**values, "bit_cost": bit_cost})
+        tables = {n: {int(b): float(v) for b, v in values.get(n, {}).items()} for n in _TABLES}
+        return cls(**{**values, **tables})
+
+
+_TABLES = {"bit_cost": BIT_COST, "dense_bits": DENSE_BITS, "dense_share": DENSE_SHARE}
+
+
+def mask_bits(share: Any) -> Any:
+    """Bits for each coded weight to say where the non-zeros are: the entropy H(share).
+
+    Runs of zeros have a shortest code, which takes over where non-zeros are rarer than 1 in 20.
+
+    >>> [round(float(mask_bits(np.float64(p))), 2) for p in (0.01, 0.2, 0.5, 1.0)]
+    [0.16, 0.72, 1.0, 0.0]
+    """
+    numeric, clip = (tf.math, tf.clip_by_value) if tf.is_tensor(share) else (np, np.clip)
+    share = clip(share, 1e-6, 1 - 1e-6)
+    rest = 1.0 - share
+    nats = share * numeric.log(share) + rest * numeric.log(rest)
+    return 0.11 * rest**30 - nats / np.log(2.0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Flash:
     """Bytes of the compiled file that goes into flash.
 
-    Weights cost s*b + H(s) bits each (only non-zeros carry b bits, the mask its entropy), counted
-    over active input and output channels; scales, commands and container come on top.
+    Weights cost about s*b + H(s) bits each (only non-zeros carry b bits, the mask its entropy),
+    counted over active input and output channels and what the NPU pads them with; scales, commands
+    and container come on top.
 
     Args:
         budget: bytes, or a string such as "32KiB".
@@ -133,7 +170,10 @@ class Flash:
                     f"An Ethos-U has no {FLOAT_BITS}-bit weights. Take bits up to 8. Received: "
                     f"bits={layer.options.bits} for the layer `{layer.name}`"
                 )
-        return _BoundFlash(self.budget, CountMaps(plan, self.size_model.bit_cost), self.size_model)
+        maps = CountMaps(
+            plan, self.size_model.tables, outputs_together=outputs_together(self.accelerator)
+        )
+        return _BoundFlash(self.budget, maps, self.size_model)
 
     def describe(self, value: float) -> str:
         return f"{value:,.0f} bytes of flash"
@@ -216,9 +256,28 @@ class _BoundFlash:
 
     def layer_bytes(self, counts: Counts) -> Any:
         """Bytes of each layer, [..., layers]."""
-        bits = counts.density * counts.bits + self.model.mask_cost * counts.entropy
-        stored = counts.weights * bits / 8 + self.model.per_channel * counts.outputs
+        stream = counts.weights * self.payload(counts)
+        stream = (stream + self.model.mask_cost * self.mask(counts)) / 8
+        stored = stream + self.model.per_channel * counts.outputs
         return counts.present * (stored + self.model.per_operator)
+
+    def payload(self, counts: Counts) -> Any:
+        """Bits a weight, besides the mask."""
+        dense = counts.dense * counts.by_bits["dense_bits"]
+        return (counts.density - counts.dense) * counts.by_bits["bit_cost"] + dense
+
+    def mask(self, counts: Counts) -> Any:
+        """Bits of each layer's mask, [..., layers]."""
+        coded = counts.coded_weights
+        filled = counts.weights / (coded + 1e-6)  # an option that a decision lacks counts nothing
+        dense_share = counts.by_bits["dense_share"]
+        if counts.pruned is None:
+            share = counts.density - counts.dense * (1.0 - dense_share)
+            return coded * mask_bits(filled * share)
+        # Each option by itself, not the mask of a mixture: that is what z weighs.
+        options = mask_bits(filled[..., None, :] * self.maps.sparsities[:, None])
+        pruned = _total(counts.pruned * options, axis=-2)
+        return coded * (pruned + counts.dense * mask_bits(filled * dense_share))
 
     def cost(self, counts: Counts) -> Any:
         parts = self.maps.plan.fixed
@@ -256,5 +315,5 @@ def _column(items, value) -> np.ndarray:
     return np.asarray([value(i) for i in items], np.float32)
 
 
-def _total(values):
-    return values.sum(-1) if isinstance(values, np.ndarray) else tf.reduce_sum(values, -1)
+def _total(values, axis=-1):
+    return values.sum(axis) if isinstance(values, np.ndarray) else tf.reduce_sum(values, axis)

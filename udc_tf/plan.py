@@ -268,6 +268,10 @@ def _fixed_part(node: Node, channels, graph: Graph, shared: bool, left_out) -> F
         return dataclasses.replace(
             part, operators=1, bytes_per_channel=11.0, macs_per_channel=float(positions)
         )
+    if isinstance(layer, kl.GlobalAveragePooling2D):
+        # A depthwise convolution with ones: about a bit a tap and a scale record a channel.
+        taps = math.prod(d or 1 for d in node.inputs[0].shape[1:-1])
+        return dataclasses.replace(part, operators=1, bytes_per_channel=10.0 + taps / 8)
     size = 0 if shared else sum(int(np.prod(w.shape)) for w in getattr(layer, "weights", ()))
     if size:
         why = unsupported(layer) or f"{type(layer).__name__} is not a layer that can be searched"
