@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given
-from hypothesis import strategies as st
 
 from udc_tf import quantizers
 
@@ -33,14 +31,6 @@ class TestQuantize:
         inside = [1.0, 2.0, 4.0, 8.0] if bits == 1 else [0.0, 2.0, 4.0, 0.0]
         np.testing.assert_allclose(tape.gradient(total, theta), inside)
         assert np.isfinite(tape.gradient(total, r))
-
-    @given(bits=st.lists(st.sampled_from([1, 2, 3, 4, 6, 8, 32]), min_size=1, unique=True))
-    def test_all_options_at_once_are_the_single_ones(self, bits):
-        ranges = tf.constant(np.linspace(0.5, 2.0, len(bits)), tf.float32)
-        rows = quantizers.quantize_options(tf.constant(_THETA), tuple(bits), ranges)
-        for k, b in enumerate(bits):
-            single = quantizers.quantize(tf.constant(_THETA), b, ranges[k])
-            np.testing.assert_allclose(rows[k], single, atol=1e-6)
 
 
 class TestInitialRange:

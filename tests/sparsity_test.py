@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,31 +44,14 @@ class TestBuckets:
         assert (buckets == 2).sum() == 5
 
 
-class TestLookUp:
-    def test_value_and_gradient_are_those_of_a_sum_of_masks(self):
-        rng = np.random.default_rng(0)
-        buckets = tf.constant(rng.integers(0, 5, (4, 6)), tf.int8)
-        z = tf.constant(rng.dirichlet(np.ones(4), size=3), tf.float32)
-        masks = tf.stack([tf.cast(buckets <= k, tf.float32) for k in range(4)])
-        weight = tf.constant(rng.normal(size=(3, 4, 6)), tf.float32)
-        with tf.GradientTape(persistent=True) as tape:
-            tape.watch(z)
-            fast = tf.reduce_sum(sparsity.look_up(sparsity.tail_sums(z), buckets) * weight)
-            slow = tf.reduce_sum(tf.einsum("sk,kij->sij", z, masks) * weight)
-        np.testing.assert_allclose(fast, slow, rtol=1e-5)
-        np.testing.assert_allclose(
-            tape.gradient(fast, z), tape.gradient(slow, z), rtol=1e-4, atol=1e-5
-        )
-
-
-class TestApplyMask:
-    @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
-    def test_pruned_weights_get_their_share(self, share):
-        weights, mask = tf.constant([1.0, 2.0, 3.0]), tf.constant([1.0, 0.0, 0.5])
-        with tf.GradientTape(persistent=True) as tape:
-            tape.watch([weights, mask])
-            total = tf.reduce_sum(sparsity.apply_mask(weights, mask, share))
-        assert float(total) == 2.5
-        expected = share + (1 - share) * mask.numpy()
-        np.testing.assert_allclose(tape.gradient(total, weights), expected)
-        np.testing.assert_allclose(tape.gradient(total, mask), weights)
+class TestLargest:
+    def test_is_the_stable_sort_of_floats(self):
+        rng = np.random.default_rng(3)
+        magnitude = np.abs(rng.normal(size=3000)).astype(np.float32)
+        magnitude[rng.integers(0, 3000, 900)] = magnitude[7]  # ties, and zeros
+        magnitude[rng.integers(0, 3000, 300)] = 0.0
+        order = np.argsort(-magnitude, kind="stable")
+        for count in (1, 500, 1500, 2999):
+            expected = np.zeros(3000, bool)
+            expected[order[:count]] = True
+            np.testing.assert_array_equal(sparsity.largest(magnitude, count), expected)

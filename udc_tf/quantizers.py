@@ -55,46 +55,22 @@ def quantize(theta: tf.Tensor, bits: int, r: tf.Tensor) -> tf.Tensor:
     return step * round_straight_through(scaled)
 
 
-def quantize_options(theta: tf.Tensor, bits: tuple[int, ...], ranges: tf.Tensor) -> tf.Tensor:
-    """`quantize` for every option at once: [options, *theta.shape].
-
-    One broadcast over the options that round keeps the number of graph nodes, which is what a
-    search step pays for in small layers, independent of how many options there are.
-    """
-    rounded = [k for k, b in enumerate(bits) if b not in (1, FLOAT_BITS)]
-    rows: dict[int, tf.Tensor] = {}
-    if rounded:
-        column = [len(rounded)] + [1] * theta.shape.rank
-        r = tf.reshape(tf.gather(ranges, rounded), column)
-        levels = np.reshape([integer_levels(bits[k]) for k in rounded], column).astype("float32")
-        step = r / levels
-        scaled = tf.maximum(tf.minimum(theta[None], r), -r) / step
-        block = step * round_straight_through(scaled)
-        if len(rounded) == len(bits):
-            return block
-        rows.update(zip(rounded, tf.unstack(block), strict=True))
-    for k, b in enumerate(bits):
-        if k not in rows:
-            rows[k] = quantize(theta, b, ranges[k])
-    return tf.stack([rows[k] for k in range(len(bits))])
-
-
 def initial_range(theta: np.ndarray, bits: int) -> float:
     """The range with the least squared error on `theta`, by a small grid; mean |theta| for one bit.
 
     >>> round(initial_range(np.array([-1.0, 1.0, 0.5, -0.5]), 1), 2)
     0.75
     """
-    magnitude = np.abs(np.asarray(theta, np.float64)).ravel()
+    magnitude = np.abs(np.asarray(theta, np.float32)).ravel()
     if bits == 1:
         return max(float(magnitude.mean()), _SMALLEST_RANGE)
     largest = max(float(magnitude.max()), _SMALLEST_RANGE)
     if bits >= 8:
         return largest
-    candidates = largest * np.linspace(0.1, 1.0, 37)
-    steps = candidates / integer_levels(bits)
-    # A few thousand weights decide the optimum; all of a large layer would only cost time.
-    sample = magnitude[:: max(1, magnitude.size // 4096)]
+    candidates = np.float32(largest) * np.linspace(0.1, 1.0, 37, dtype=np.float32)
+    steps = candidates[:, None] / integer_levels(bits)
+    # A thousand weights decide the optimum; all of a large layer would only cost time.
+    sample = magnitude[:: max(1, magnitude.size // 1024)]
     clipped = np.minimum(sample[None], candidates[:, None])
-    error = (np.round(clipped / steps[:, None]) * steps[:, None] - sample[None]) ** 2
-    return float(candidates[error.mean(axis=1).argmin()])
+    error = np.round(clipped / steps) * steps - sample[None]
+    return float(candidates[np.einsum("cw,cw->c", error, error).argmin()])

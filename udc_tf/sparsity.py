@@ -24,10 +24,21 @@ def largest(magnitude: np.ndarray, count: int) -> np.ndarray:
     >>> largest(np.array([3.0, 1.0, 3.0, 2.0]), 2).tolist()
     [True, False, True, False]
     """
-    order = np.argsort(-magnitude, axis=None, kind="stable")
+    order = _descending(magnitude)
     mask = np.zeros(magnitude.size, bool)
     mask[order[:count]] = True
     return mask.reshape(magnitude.shape)
+
+
+def _descending(magnitude: np.ndarray) -> np.ndarray:
+    """A stable order from the largest down.
+
+    The bits of floats that are not negative sort as integers do, and numpy sorts 16-bit integers by
+    radix: two of those take a fifth of one stable sort of floats.
+    """
+    keys = ~np.ascontiguousarray(magnitude, np.float32).ravel().view(np.uint32)
+    order = np.argsort(keys.astype(np.uint16), kind="stable")
+    return order[np.argsort((keys >> 16).astype(np.uint16)[order], kind="stable")]
 
 
 def nested_buckets(
@@ -43,7 +54,7 @@ def nested_buckets(
     >>> nested_buckets(np.array([5.0, 1.0, 3.0, 9.0]), np.array([1, 1, 1, 0]), (0.34, 1.0)).tolist()
     [0, 1, 1, 0]
     """
-    order = np.argsort(-magnitude, axis=None, kind="stable")
+    order = _descending(magnitude)
     mass = np.cumsum(np.broadcast_to(activity, magnitude.shape).ravel()[order], dtype=np.float64)
     total = mass[-1]
     quota = np.maximum(1.0, np.round(np.asarray(fractions) * total))
@@ -62,40 +73,3 @@ def tail_sums(z: tf.Tensor) -> tf.Tensor:
     """
     tails = tf.cumsum(z, axis=-1, reverse=True)
     return tf.concat([tails, tf.zeros_like(tails[..., :1])], axis=-1)
-
-
-@tf.custom_gradient
-def look_up(tails: tf.Tensor, buckets: tf.Tensor):
-    """`tails[:, buckets]`, [samples, *buckets.shape].
-
-    The gradient counts by bins: gather's own, an unsorted segment sum, takes ten times as long.
-    """
-    shape = buckets.shape
-    flat = tf.cast(tf.reshape(buckets, [-1]), tf.int32)
-    samples = tails.shape[0]
-    masks = tf.reshape(tf.gather(tails, flat, axis=1), [samples, *shape])
-
-    def grad(upstream):
-        rows = tf.unstack(tf.reshape(upstream, [samples, -1]))
-        bins = tails.shape[-1]
-        counts = [tf.math.bincount(flat, weights=r, minlength=bins, maxlength=bins) for r in rows]
-        return tf.stack(counts), None
-
-    return masks, grad
-
-
-def apply_mask(weights: tf.Tensor, mask: tf.Tensor, pruned_gradient: float) -> tf.Tensor:
-    """weights * mask, where a weight that is masked out still gets a share of its gradient.
-
-    `pruned_gradient` is that share: 0 leaves pruned weights where they are, 1 passes the gradient
-    straight through the mask, so that a weight which would help grows back.
-    """
-
-    @tf.custom_gradient
-    def masked(w, m):
-        def grad(upstream):
-            return upstream * (pruned_gradient + (1.0 - pruned_gradient) * m), upstream * w
-
-        return w * m, grad
-
-    return masked(weights, mask)

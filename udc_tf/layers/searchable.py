@@ -8,6 +8,8 @@ where the width mask is that of the channels the layer *reads*: on the outputs, 
 norm, a soft mask would be normalised away.
 """
 
+import functools
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -20,6 +22,7 @@ from udc_tf.layers.kernels import (
     DepthwiseConv2DKernel,
 )
 from udc_tf.links import KernelLinks
+from udc_tf.mixture import mixed_kernels
 from udc_tf.sampling import current_sample
 from udc_tf.space import LayerOptions, SearchSpace
 
@@ -96,34 +99,40 @@ class SearchableKernel:
     def kernels_of_samples(self, z: tf.Tensor) -> list[tf.Tensor]:
         """The kernel under each of the samples z, [samples, decisions, options]."""
         samples, links = z.shape[0], self.links
-        theta = tf.convert_to_tensor(self.theta)
-        kernels = self._quantized(theta, z)
-        if self.buckets is not None:
-            mask = sparsity.look_up(self._tails(z), tf.convert_to_tensor(self.buckets))
-            kernels = sparsity.apply_mask(
-                tf.broadcast_to(kernels, [samples, *theta.shape]), mask, self.pruned_gradient
-            )
-        if links.window is not None:
-            window = tf.reshape(links.window.mask(z), [samples, *self.kernel_size, 1, 1])
-            kernels = kernels * window
-        if links.inputs is not None and links.inputs.decided:
-            shape = [samples] + [1] * theta.shape.rank
-            shape[1 + self.in_axis] = theta.shape[self.in_axis]
-            kernels = kernels * tf.reshape(links.inputs.mask(z), shape)
-        if kernels.shape[0] == 1:
-            return [kernels[0]] * samples
+        bits, z_bits, ranges = (quantizers.FLOAT_BITS,), tf.ones([samples, 1]), tf.ones([1])
+        if self.log_ranges is not None:
+            bits, ranges = self.options.bits, tf.exp(self.log_ranges)
+        if links.bits is not None:
+            z_bits = z[:, links.bits, : len(bits)]
+        scale = self._channel_and_window_masks(z)
+        if links.bits is None and self.buckets is None and scale is None:
+            kernel = mixed_kernels(tf.convert_to_tensor(self.theta), bits, ranges, z_bits[:1])
+            return [kernel[0]] * samples
+        masked = self.buckets is not None
+        kernels = mixed_kernels(
+            tf.convert_to_tensor(self.theta),
+            bits,
+            ranges,
+            z_bits,
+            buckets=tf.convert_to_tensor(self.buckets) if masked else None,
+            tails=self._tails(z) if masked else None,
+            scale=scale,
+            pruned_gradient=self.pruned_gradient,
+        )
         return tf.unstack(kernels)
 
-    def _quantized(self, theta, z):
-        if self.log_ranges is None:
-            return theta[None]
-        options = self.options.bits
-        levels = quantizers.quantize_options(theta, options, tf.exp(self.log_ranges))
-        if self.links.bits is None:
-            return levels
-        z_bits = z[:, self.links.bits, : len(options)]
-        flat = tf.matmul(z_bits, tf.reshape(levels, [len(options), -1]))
-        return tf.reshape(flat, [z.shape[0], *theta.shape])
+    def _channel_and_window_masks(self, z) -> tf.Tensor | None:
+        """The factors of whole taps and input channels, [samples, ...]; None if all are 1."""
+        samples, links, rank = z.shape[0], self.links, len(self.theta.shape)
+        masks = []
+        if links.window is not None:
+            shape = [samples, *self.kernel_size, 1, 1]
+            masks.append(tf.reshape(links.window.mask(z), shape))
+        if links.inputs is not None and links.inputs.decided:
+            shape = [samples] + [1] * rank
+            shape[1 + self.in_axis] = self.theta.shape[self.in_axis]
+            masks.append(tf.reshape(links.inputs.mask(z), shape))
+        return functools.reduce(tf.multiply, masks) if masks else None
 
     def _tails(self, z):
         options = len(self.options.sparsities)
@@ -146,30 +155,17 @@ class SearchableKernel:
             active *= tf.reshape(mask, along)
         return active
 
-    def ranked_buckets(self, pi: tf.Tensor) -> tf.Tensor:
-        """Theta ranked anew. In numpy: sorting there takes a fifth of what `tf.sort` does."""
-        fractions = self.options.sparsities
+    def ranked_buckets(self, theta: np.ndarray, activity: np.ndarray) -> np.ndarray:
+        """Theta ranked anew."""
+        return sparsity.nested_buckets(np.abs(theta), activity, self.options.sparsities)
 
-        def rank(theta, activity):
-            return sparsity.nested_buckets(np.abs(theta), activity, fractions)
-
-        theta = tf.convert_to_tensor(self.theta)
-        ranked = tf.numpy_function(rank, [theta, self.activity(pi)], tf.int8)
-        return tf.ensure_shape(ranked, theta.shape)
-
-    def followed_ranges(self, share: float) -> tf.Tensor:
+    def followed_ranges(self, theta: np.ndarray, now: np.ndarray, share: float) -> np.ndarray:
         """The logarithms of the ranges, moved by `share` towards what fits theta best.
 
         A weight beyond its range has no gradient, so a range must not stay behind.
         """
-
-        def follow(theta, now):
-            best = [quantizers.initial_range(theta, b) for b in self.options.bits]
-            return ((1 - share) * now + share * np.log(best)).astype(np.float32)
-
-        now = tf.convert_to_tensor(self.log_ranges)
-        theta = tf.convert_to_tensor(self.theta)
-        return tf.ensure_shape(tf.numpy_function(follow, [theta, now], tf.float32), now.shape)
+        best = [quantizers.initial_range(theta, b) for b in self.options.bits]
+        return ((1 - share) * now + share * np.log(best)).astype(np.float32)
 
     def get_config(self):
         return {
