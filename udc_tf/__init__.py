@@ -15,6 +15,7 @@ from udc_tf.architecture import Architecture
 from udc_tf.augment import Augmentation
 from udc_tf.cost import Flash, Macs, PaperSize, SizeModel
 from udc_tf.finetuning import finetune
+from udc_tf.front import search_front
 from udc_tf.layers.choice import Choice
 from udc_tf.layers.searchable import (
     UDCConv2D,
@@ -50,6 +51,7 @@ __all__ = [
     "UDCDepthwiseConv2D",
     "finetune",
     "make_searchable",
+    "search_front",
     "summary_bits",
 ]
 

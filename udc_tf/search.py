@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
@@ -100,6 +100,8 @@ class SearchModel(TrainsInLockstep, keras.Model):
             layer = layers[priced.name]
             layer.links = link_layer(plan, priced, self.state.options)
             layer.pruned_gradient = settings.pruned_gradient
+        # Variables and not constants, for `retarget`; not saved, since the targets are.
+        self._budgets = tf.Variable([float(t.budget) for t in problem.bound], trainable=False)
         self._calibration: Iterable[Any] | None = None
         self._calibrated_at = -1
         self.built = network.built
@@ -118,9 +120,27 @@ class SearchModel(TrainsInLockstep, keras.Model):
         """E / e* of the most demanding target for samples z, [samples, decisions, options]."""
         flat = tf.reshape(z, [z.shape[0], -1])
         ratios = [
-            t.cost(t.maps.counts(flat, multiply=tf.matmul)) / t.budget for t in self.problem.bound
+            t.cost(t.maps.counts(flat, multiply=tf.matmul)) / self._budgets[i]
+            for i, t in enumerate(self.problem.bound)
         ]
         return tf.reduce_max(tf.stack(ratios), axis=0)
+
+    def retarget(self, target: Target | Sequence[Target]) -> None:
+        """Aims at other budgets on the same costs, at the beginning of a run.
+
+        Weights and decisions stay as they are, and nothing has to be traced anew.
+        """
+        targets = tuple(target) if isinstance(target, (list, tuple)) else (target,)
+        kinds = [[{**t.to_dict(), "budget": 0} for t in ts] for ts in (targets, self.targets)]
+        if kinds[0] != kinds[1]:
+            raise ValueError(
+                f"Only budgets can change. Received: {targets} instead of {self.targets}"
+            )
+        bound = tuple(t.bind(self.problem.plan) for t in targets)
+        self.problem = dataclasses.replace(self.problem, targets=targets, bound=bound)
+        self._budgets.assign([float(t.budget) for t in bound])
+        self.state.step.assign(0)
+        self._calibrated_at = -1
 
     def probabilities(self) -> dict[str, dict[float, float]]:
         """Decision -> option -> probability."""
@@ -186,8 +206,10 @@ class SearchModel(TrainsInLockstep, keras.Model):
     def _ranges(self):
         return [layer.log_ranges for layer in self._kernel_layers if layer.log_ranges is not None]
 
-    def fit(self, x=None, y=None, batch_size=None, epochs=1, **kwargs):
+    def fit(self, x=None, y=None, batch_size=None, epochs=1, planned_epochs=None, **kwargs):
         """As `keras.Model.fit`. Schedules follow from `epochs` and the length of an epoch.
+
+        With `planned_epochs` this call is the first part of a run of so many epochs.
 
         Arrays are shuffled in an order that depends on the seed and the epoch alone, so that a run
         which is interrupted and resumed sees what it would have seen. With a dataset or generator,
@@ -199,7 +221,10 @@ class SearchModel(TrainsInLockstep, keras.Model):
             x, y, batch_size, kwargs = self._as_dataset(x, y, batch_size, kwargs)
         steps = training_data.steps_per_epoch(x, batch_size, kwargs.get("steps_per_epoch"))
         self._calibration = training_data.first_batches(x, batch_size, _CALIBRATION_BATCHES)
-        self._plan_run(steps * (epochs - kwargs.get("initial_epoch", 0)))
+        self._plan_run(steps * ((planned_epochs or epochs) - kwargs.get("initial_epoch", 0)))
+        replicas = self.distribute_strategy.num_replicas_in_sync
+        if replicas > 1 and isinstance(x, tf.data.Dataset):
+            x = training_data.for_replicas(x, replicas)
         return super().fit(x, y, batch_size=batch_size, epochs=epochs, **kwargs)
 
     def _as_dataset(self, x, y, batch_size, kwargs):

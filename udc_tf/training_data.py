@@ -57,9 +57,28 @@ def shuffled_dataset(arrays: tuple, batch_size: int, seed: int, epoch) -> tf.dat
     )
     data = indices.map(lambda i: tree.map_structure(lambda a: tf.gather(a, i), arrays))
     data = data.apply(tf.data.experimental.assert_cardinality(math.ceil(size / batch_size)))
+    return data.prefetch(2)
+
+
+def for_replicas(data: tf.data.Dataset, replicas: int) -> tf.data.Dataset:
+    """The same batches, each of which can be cut into a part for every replica.
+
+    A last batch of fewer examples goes round, so that no replica is left without any.
+
+    >>> data = for_replicas(tf.data.Dataset.range(5).batch(4), 2)
+    >>> [batch.tolist() for batch in data.as_numpy_iterator()]
+    [[0, 1, 2, 3], [4, 4]]
+    """
+
+    def filled(*batch):
+        size = tf.shape(tree.flatten(batch)[0])[0]
+        rows = tf.range(tf.maximum(size, replicas)) % size
+        batch = tree.map_structure(lambda t: tf.gather(t, rows), batch)
+        return batch if len(batch) > 1 else batch[0]
+
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    return data.with_options(options).prefetch(2)
+    return data.map(filled).with_options(options).prefetch(2)
 
 
 def first_batches(x: Any, batch_size: int | None, batches: int) -> Iterable[Any] | None:

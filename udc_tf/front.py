@@ -1,0 +1,125 @@
+"""Several budgets from one search: the front of size against accuracy.
+
+During the warm-up the decisions stand still, so that it is the same for every budget. It is trained
+once; each budget's own search then goes on from where it ended, and finds what it would have found
+alone.
+"""
+
+import os
+import pathlib
+import shutil
+from collections.abc import Sequence
+
+import keras
+import tensorflow as tf
+
+from udc_tf import multi_worker
+from udc_tf.architecture import Architecture
+from udc_tf.cost import Target
+from udc_tf.search import SearchModel
+
+
+def shared_epochs(warmup: float, epochs: int) -> int:
+    """Whole epochs of a run that belong to its warm-up.
+
+    >>> shared_epochs(0.5, 9), shared_epochs(0.2, 30)
+    (4, 6)
+    """
+    return int(warmup * epochs + 1e-6)
+
+
+def search_front(
+    search: SearchModel,
+    targets: Sequence[Target | Sequence[Target]],
+    x=None,
+    y=None,
+    *,
+    epochs: int,
+    workdir: str | os.PathLike,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    **kwargs,
+) -> list[Architecture]:
+    """Searches once for each of several budgets, with one warm-up for all.
+
+    The longer the warm-up, the more is shared: of k budgets with a warm-up of w, the front costs
+    w + k(1-w) searches instead of k. With `SearchSettings(warmup=0.5)` three budgets cost two.
+
+    Args:
+        search: a compiled searchable model; its own target serves for the warm-up.
+        targets: for each network that is wanted, what `make_searchable` takes as `target`. They
+            differ in their budgets only.
+        x, y: as for `fit`.
+        epochs: of warm-up and search together, for each budget.
+        workdir: where states and architectures are kept, in a folder for each budget. Called again
+            after an interruption, the search goes on from there.
+        callbacks, kwargs: for `fit`.
+
+    Returns:
+        The architectures, in the order of the targets.
+
+    Example:
+
+    ```python
+    search = udc_tf.make_searchable(model, "ethos_u55", udc_tf.Flash("32KiB"), settings)
+    search.compile(loss=..., metrics=[...])
+    budgets = [udc_tf.Flash(size) for size in ("16KiB", "24KiB", "32KiB")]
+    small, middle, large = udc_tf.search_front(search, budgets, train, epochs=30, workdir="front")
+    ```
+    """
+    if not targets:
+        raise ValueError("A front needs at least one target. Received: none")
+    folder = pathlib.Path(workdir)
+    if not search.built:
+        raise ValueError("The model must be built, so that its state can be restored.")
+
+    def fit(state: pathlib.Path, **length):
+        backup = multi_worker.BackupByChief(str(state), delete_checkpoint=False)
+        search.fit(x, y, callbacks=[*callbacks, backup], **length, **kwargs)
+
+    shared = shared_epochs(search.settings.warmup, epochs)
+    if not shared:
+        raise ValueError(
+            "There is nothing to share: the warm-up must be an epoch or more. Received: "
+            f"warmup={search.settings.warmup} of {epochs} epochs"
+        )
+    names = [folder_name(target) for target in targets]
+    if len(set(names)) < len(names):
+        raise ValueError(f"The targets must differ. Received: {targets}")
+    if not all((folder / name / "architecture.json").exists() for name in names):
+        fit(folder / "warmup", epochs=shared, planned_epochs=epochs)
+    architectures = []
+    for name, target in zip(names, targets, strict=True):
+        found = folder / name / "architecture.json"
+        if not found.exists():
+            begin_from(folder / "warmup", folder / name / "state", search.distribute_strategy)
+            search.retarget(target)
+            fit(folder / name / "state", epochs=epochs)
+            architecture = search.architecture()
+            if multi_worker.is_chief():
+                architecture.save(found)
+            multi_worker.barrier(search.distribute_strategy)
+        architectures.append(Architecture.load(found))
+    return architectures
+
+
+def begin_from(
+    warmup: pathlib.Path, state: pathlib.Path, strategy: tf.distribute.Strategy | None = None
+) -> None:
+    """Makes the state of a finished warm-up the one that a search goes on from."""
+    if multi_worker.is_chief() and not state.exists():
+        partial = state.with_name(f"{state.name}.partial")
+        shutil.copytree(warmup, partial, dirs_exist_ok=True)
+        partial.replace(state)
+    multi_worker.barrier(strategy)
+
+
+def folder_name(target: Target | Sequence[Target]) -> str:
+    """A folder for a target, by its budget.
+
+    >>> from udc_tf.cost import Flash, Macs
+    >>> folder_name(Flash("24KiB")), folder_name([Flash("900B"), Macs(2e6)])
+    ('24KiB', '900B')
+    """
+    first = target[0] if isinstance(target, (list, tuple)) else target
+    size = int(first.budget)
+    return f"{size // 1024}KiB" if size % 1024 == 0 else f"{size}B"
