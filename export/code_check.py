@@ -40,20 +40,26 @@ class CodeCheck:
     different: int
 
 
-def compare_codes(model: keras.Model, content: bytes, layers: list[tuple[int, str]]):
+def compare_codes(
+    model: keras.Model, content: bytes, layers: list[tuple[list[tuple[int, int]], str]]
+) -> list[CodeCheck]:
     """One `CodeCheck` a layer that has an `integer_kernel`.
 
     Args:
-        layers: (index of an operator in the file, name of the layer it comes from).
+        layers: (terms, name of the layer); a term is the index of an operator in the file and the
+            factor with which its weights count.
     """
     file = tflite_file.read(content)
     by_name = {layer.name: layer for layer in model.layers}
     checks = []
-    for index, name in layers:
+    for terms, name in layers:
         layer = by_name.get(name)
         if layer is None or not hasattr(layer, "integer_kernel"):
             continue
-        held = file.tensors[file.operators[index].inputs[1]].data.astype(int)
+        held = sum(
+            factor * file.tensors[file.operators[index].inputs[1]].data.astype(int)
+            for index, factor in terms
+        )
         to_held, to_own = _CHANNELS_LAST[conversion.kernel_kind(layer)]
         held, own = to_held(held), to_own(layer.integer_kernel().codes.astype(int))
         if held.shape != own.shape:

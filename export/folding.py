@@ -10,7 +10,7 @@ import dataclasses
 import keras
 import numpy as np
 
-from udc_tf import conversion
+from udc_tf import conversion, number_format
 from udc_tf.export.errors import ConversionError
 from udc_tf.export.integer_network import WEIGHT_MAX, Kernel
 
@@ -68,6 +68,14 @@ def integers_of(layer: keras.layers.Layer, kind: str) -> tuple[np.ndarray, np.nd
     return codes.astype(np.int8), steps
 
 
+def shift_of(layer: keras.layers.Layer) -> int:
+    """How many steps away from zero a compact layer's levels begin; 0 in the plain format."""
+    if not hasattr(layer, "integer_kernel"):
+        return 0
+    step = np.float32(layer.integer_kernel().step)
+    return int(number_format.shift_of(layer.beta.numpy(), step, layer.deployed_bits))
+
+
 def to_tflite(kernel: np.ndarray, kind: str) -> tuple[np.ndarray, int]:
     """A Keras kernel in TFLite's layout, and the axis of its output channels there."""
     if kind == "DepthwiseConv2D":
@@ -87,7 +95,8 @@ def fold(
     bias = conversion.layer_weights(layer).get("bias", np.zeros(channels)).astype(np.float64)
     if affine is None:
         scales = steps[:1] if per_tensor else steps
-        return Kernel(name, codes, axis, scales, bias, getattr(layer, "bits", None))
+        bits = getattr(layer, "bits", None)
+        return Kernel(name, codes, axis, scales, bias, bits, shift=shift_of(layer))
     shape = [1] * codes.ndim
     shape[axis] = -1
     signs = np.where(affine.factor < 0, -1, 1).astype(np.int8)
@@ -98,6 +107,7 @@ def fold(
         scales=steps * np.abs(affine.factor),
         bias=bias * affine.factor + affine.offset,
         bits=getattr(layer, "bits", None),
+        shift=shift_of(layer),
     )
 
 
@@ -108,12 +118,13 @@ def affine_kernel(name: str, affine: Affine) -> Kernel:
     return Kernel(name, codes.reshape(1, 1, 1, -1), 3, scales, affine.offset)
 
 
-def within_int32(kernel: Kernel, input_scale: float) -> Kernel:
-    """Gives channels whose bias would leave 32 bits a larger scale, and no weights.
+def within_int32(kernel: Kernel, input_scale: float, output_scale: float) -> Kernel:
+    """Gives channels whose bias would leave 32 bits a larger scale.
 
     That is a channel that batch norm all but switched off: its bias is more than 2^30 times what
-    one unit of its accumulator is worth (or its scale a 2^26th of the layer's largest), so that its
-    weights do not move the output by a step.
+    one unit of its accumulator is worth (or its scale a 2^26th of the layer's largest). Its weights
+    stay where even with the larger scale they cannot move the output by a quarter of a step; else
+    they become zeros, and the channel is `collapsed`.
     """
     scales = np.broadcast_to(kernel.scales, kernel.bias.shape).astype(np.float64)
     smallest = np.abs(kernel.bias) / (_LARGEST_BIAS * float(input_scale))
@@ -128,9 +139,13 @@ def within_int32(kernel: Kernel, input_scale: float) -> Kernel:
             f"step {kernel.scales[0]:g}. Received: {np.abs(kernel.bias).max():g}"
         )
     codes, scales = kernel.codes.copy(), scales.copy()
+    scales[dead] = smallest[dead]
+    others = tuple(i for i in range(codes.ndim) if i != kernel.axis)
+    reach = np.abs(codes.astype(np.int64)).sum(axis=others) * 255.0 * float(input_scale) * scales
+    moving = dead[reach[dead] > float(output_scale) / 4]
     index = [slice(None)] * codes.ndim
-    index[kernel.axis] = dead
+    index[kernel.axis] = moving
     codes[tuple(index)] = 0
-    scales[dead] = smallest[dead] * 2
-    collapsed = tuple(int(c) for c in dead)
+    scales[moving] *= 2
+    collapsed = tuple(int(c) for c in moving)
     return dataclasses.replace(kernel, codes=codes, scales=scales, collapsed=collapsed)

@@ -4,13 +4,21 @@ Lower, quantize, write, then read the file back and compare every integer with t
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from udc_tf.export import bias_rounding, code_check, folding, simulation, tflite_file, tflite_writer
+from udc_tf.export import (
+    bias_rounding,
+    code_check,
+    folding,
+    simulation,
+    tflite_file,
+    tflite_writer,
+    two_tensors,
+)
 from udc_tf.export import calibration as calibrating
 from udc_tf.export.errors import ConversionError
 from udc_tf.export.integer_network import IntegerNetwork, Quantization, Step
@@ -25,11 +33,13 @@ class Int8Model:
         content: the bytes of the .tflite.
         network: its operators, in the file's order.
         quantizations: one a value of the network.
+        shifts: layer -> how many steps its second tensor, of signs, counts for.
     """
 
     content: bytes
     network: IntegerNetwork
     quantizations: tuple[Quantization, ...]
+    shifts: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def reference(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """int8 outputs of the fake-quant network for real inputs, first axis the batch."""
@@ -43,11 +53,19 @@ class Int8Model:
         return [self.quantizations[i].quantize(x) for i, x in zip(indices, inputs, strict=True)]
 
 
-def to_int8(model: keras.Model, calibration: Any = None) -> Int8Model:
+DEPLOYMENTS = ("single", "two_tensors")
+
+
+def to_int8(model: keras.Model, calibration: Any = None, deployment: str = "single") -> Int8Model:
     """The int8 TFLite model of `model`.
 
     Ranges of activations come from the model's activation quantizers; `calibration` serves the
     tensors that have none.
+
+    Args:
+        model: a compact network, or one of plain Keras layers.
+        calibration: an array, a list of arrays, a dataset or batches.
+        deployment: "single", one integer tensor a layer; "two_tensors", see `two_tensors`.
 
     Raises:
         ConversionError: a layer has no int8 operator, or the file does not hold the integers.
@@ -60,28 +78,39 @@ def to_int8(model: keras.Model, calibration: Any = None) -> Int8Model:
     >>> exact.network.steps[0].kernel.codes.shape
     (2, 4)
     """
-    network = lower(model)
+    if deployment not in DEPLOYMENTS:
+        raise ValueError(f"`deployment` must be one of {DEPLOYMENTS}. Received: {deployment!r}")
+    network, shifts = lower(model), {}
+    if deployment == "two_tensors":
+        shifts, network = two_tensors.shifts(network), two_tensors.split(network)
     samples = None if calibration is None else calibrating.take_samples(calibration, network)
     network, quantizations = calibrating.quantize_values(network, samples)
     for step in network.kernels:
-        scale = quantizations[step.inputs[0]].scale
-        step.kernel = folding.within_int32(step.kernel, scale)
+        scales = (quantizations[i].scale for i in (step.inputs[0], step.output))
+        step.kernel = folding.within_int32(step.kernel, *scales)
     bias_rounding.round_biases(network, quantizations, samples)
     content = tflite_writer.write(network, quantizations)
-    exact = Int8Model(content, network, tuple(quantizations))
+    exact = Int8Model(content, network, tuple(quantizations), shifts)
     verify(exact)
     for check in checked_codes(model, exact):
-        collapsed = next(
-            len(step.kernel.collapsed) for step in network.kernels if step.name == check.layer
-        )
-        if check.different or check.collapsed > collapsed:
+        names = (check.layer, check.layer + two_tensors.SUFFIX)
+        collapsed = {c for s in network.kernels if s.name in names for c in s.kernel.collapsed}
+        # Of two tensors, one may have collapsed alone.
+        different = 0 if check.layer in shifts else check.different
+        if different or check.collapsed + check.different > len(collapsed):
             raise ConversionError(f"The file does not hold the integers of the network: {check}")
     return exact
 
 
 def checked_codes(model: keras.Model, exact: Int8Model) -> list[code_check.CodeCheck]:
     """The file's integers against those that the Keras layers report, channel by channel."""
-    layers = [(i, s.name) for i, s in enumerate(exact.network.steps) if s.kernel is not None]
+    layers = []
+    for index, step in enumerate(exact.network.steps):
+        if step.kernel is not None:
+            terms = [(index, 1)]
+            if step.name in exact.shifts:
+                terms.append((index + 1, exact.shifts[step.name]))  # its signs come next
+            layers.append((terms, step.name))
     return code_check.compare_codes(model, exact.content, layers)
 
 

@@ -68,6 +68,7 @@ class Kernel:
         bias_codes: int32, as written; see `bias_rounding`.
         bits: of the codes, as the network says; None for a layer that was not searched.
         collapsed: channels that batch norm all but switched off; see `folding.within_int32`.
+        shift: the smallest |code| of the shifted number format; 0 in the plain one.
     """
 
     layer: str
@@ -78,6 +79,7 @@ class Kernel:
     bits: int | None = None
     collapsed: tuple[int, ...] = ()
     bias_codes: np.ndarray | None = None
+    shift: int = 0
 
     @property
     def channels(self) -> int:

@@ -70,6 +70,7 @@ def export(
     vela_config: str | os.PathLike | None = None,
     allow_cpu_operators: bool = False,
     sram_budget: int | str | None = None,
+    deployment: str = "single",
     golden_samples: int = 8,
     tighten_rounds: int = 6,
     recover: Callable[[keras.Model], Any] | None = None,
@@ -87,6 +88,8 @@ def export(
         system_config, memory_mode, optimise, vela_config, allow_cpu_operators: as in
             `compile_with_vela`.
         sram_budget: largest working memory, such as "256KiB".
+        deployment: "single": one integer tensor a layer; "two_tensors": f(x,Q) + beta*f(x,sign) for
+            layers in the shifted number format, which takes more flash (see `two_tensors`).
         golden_samples: how many inputs and outputs to keep for the firmware's own tests.
         tighten_rounds: how often a network over its budget is made smaller and compiled again.
         recover: is called with the network after each such round: a short finetune.
@@ -119,7 +122,7 @@ def export(
         samples = calibrating.take_samples(calibration, lower(model))
     with _work_folder(out_dir) as folder:
         model, exact, compiled, rounds = _compile_within(
-            model, samples, options, folder, budget, tighten_rounds, recover
+            model, samples, options, folder, budget, tighten_rounds, recover, deployment
         )
         _check_sram(compiled, sram_budget)
         content = compiled.path.read_bytes()
@@ -129,7 +132,7 @@ def export(
         report["sram_budget_bytes"] = sram_budget
         report["tightening"] = rounds
         (staged / "report.json").write_text(manifest.to_json(report))
-        described = manifest.describe(exact, compiled, content, deployment="single")
+        described = manifest.describe(exact, compiled, content, deployment)
         described["files"] = manifest.files(staged)
         (staged / "manifest.json").write_text(manifest.to_json(described))
         _move(staged, out_dir)
@@ -175,16 +178,16 @@ class _Folder:
         shutil.rmtree(self._path, ignore_errors=True)
 
 
-def _compile(model, samples, options: _VelaOptions, folder: pathlib.Path):
-    exact = to_int8(model, samples)
+def _compile(model, samples, options: _VelaOptions, folder: pathlib.Path, deployment: str):
+    exact = to_int8(model, samples, deployment)
     path = folder / f"{_NAME}.tflite"
     path.write_bytes(exact.content)
     return exact, vela.compile_with_vela(path, folder, **dataclasses.asdict(options))
 
 
-def _compile_within(model, samples, options, folder, budget, rounds, recover):
+def _compile_within(model, samples, options, folder, budget, rounds, recover, deployment):
     """Compiles, and tightens until the file fits."""
-    exact, compiled = _compile(model, samples, options, folder)
+    exact, compiled = _compile(model, samples, options, folder, deployment)
     log: list[dict[str, Any]] = []
     if budget is None or compiled.flash_bytes <= budget:
         return model, exact, compiled, log
@@ -203,7 +206,7 @@ def _compile_within(model, samples, options, folder, budget, rounds, recover):
             recover(model)
         entry = {"flash_bytes_before": compiled.flash_bytes, "excess_bytes": excess}
         entry["moves"] = [dataclasses.asdict(m) for m in moves]
-        exact, compiled = _compile(model, samples, options, folder)
+        exact, compiled = _compile(model, samples, options, folder, deployment)
         log.append({**entry, "flash_bytes_after": compiled.flash_bytes})
         logging.info(
             "Tightened %d layers: %d -> %d bytes, budget %d",

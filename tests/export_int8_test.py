@@ -13,6 +13,7 @@ from udc_tf.compaction import Compactor, Configuration, LayerChoice
 from udc_tf.export import (
     bias_rounding,
     errors,
+    folding,
     int8,
     simulation,
     tflite_file,
@@ -20,7 +21,7 @@ from udc_tf.export import (
     tflm,
     vela,
 )
-from udc_tf.export.integer_network import Quantization
+from udc_tf.export.integer_network import Kernel, Quantization
 from udc_tf.export.lowering import lower
 from udc_tf.graph import trace
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
@@ -214,10 +215,19 @@ class TestFolding:
         norm.gamma.assign([0.0, 1e-12, 1.0, -1.0])
         norm.beta.assign([1.0, 0.0, 0.5, 0.5])
         exact = check(model, data)
-        assert exact.network.steps[0].kernel.collapsed == (0, 1)
+        kernel = exact.network.steps[0].kernel
+        assert kernel.collapsed == () and kernel.codes[:2].any()
         path = tmp_path / "model.tflite"
         path.write_bytes(exact.content)
         assert vela.compile_with_vela(path, tmp_path).cpu_operators == ()
+
+    def test_switched_off_channel_that_would_still_move_the_output(self):
+        codes = np.full((2, 3, 3, 64), 127, np.int8)
+        kernel = Kernel("conv", codes, 0, np.array([1.0, 1e-30]), np.array([0.0, 100.0]))
+        written = folding.within_int32(kernel, input_scale=0.1, output_scale=0.1)
+        assert written.collapsed == (1,)
+        assert written.codes[0].all() and not written.codes[1].any()
+        assert abs(written.bias[1] / (0.1 * written.scales[1])) <= 2**30
 
 
 def _operators():
