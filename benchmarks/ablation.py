@@ -80,8 +80,7 @@ def part(bench: Bench, run: Run, finetune_epochs: int) -> Row:
     shared = search.evaluate(*task.validation, batch_size=500, verbose=0, return_dict=True)
     found["shared_accuracy"] = round(float(shared["accuracy"]), 4)
     log_pi = search.state.log_probabilities().numpy()
-    calibration = [task.train[0][:512]]
-    arch = sized(lambda b: most_likely_within(search, log_pi, b, calibration), task, target)
+    arch = sized(lambda b: most_likely_within(search, log_pi, b, task), task, target)
     tiny = arch.build()
     udc_tf.finetune(
         tiny,

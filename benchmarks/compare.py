@@ -30,7 +30,7 @@ from absl import app, flags, logging
 
 from benchmarks import compare_data, compare_full, compare_report
 from benchmarks.compare_methods import RECIPES, perform, random_trial
-from benchmarks.compare_plan import METHODS, plan
+from benchmarks.compare_plan import FIRST_SEED, METHODS, plan
 from benchmarks.compare_rows import Row, Rows, Run
 from benchmarks.compare_sizing import Bench
 from benchmarks.compare_tuner import run_trials
@@ -38,39 +38,45 @@ from udc_tf.export.size_calibration import DEFAULT_CONFIGURATIONS
 
 RESULTS = pathlib.Path(__file__).with_suffix(".json")
 
-flags.DEFINE_list("data", ["fashion", "cifar"], f"Of {', '.join(compare_data.NAMES)}.")
-flags.DEFINE_list("methods", list(METHODS), f"Of {', '.join([*METHODS, *RECIPES])}.")
-flags.DEFINE_list("budgets", [], "Bytes; the task's own by default.")
-flags.DEFINE_list("seeds", ["0", "1", "2"], "The first is what settings are chosen by.")
-flags.DEFINE_integer("epochs", 12, "Of a run, the search included.", lower_bound=2)
-flags.DEFINE_integer("images", 20_000, "To train on.")
-flags.DEFINE_string("results", str(RESULTS), "The rows; table and picture go beside it.")
-flags.DEFINE_string("cache", "~/.cache/udc_tf/compare", "For data, size fits and random search.")
-flags.DEFINE_integer("size_compiles", DEFAULT_CONFIGURATIONS, "Networks that a size fit compiles.")
-flags.DEFINE_float("max_minutes", None, "No run begins after that.")
-flags.DEFINE_bool("only_report", False, "No runs.")
-flags.DEFINE_bool("full", False, "The full-size recipes: one UDC and one int8 run of each.")
+
+def define_flags() -> None:
+    flags.DEFINE_list("data", ["fashion", "cifar"], f"Of {', '.join(compare_data.NAMES)}.")
+    flags.DEFINE_list("methods", list(METHODS), f"Of {', '.join([*METHODS, *RECIPES])}.")
+    flags.DEFINE_list("budgets", [], "Bytes; the task's own by default.")
+    flags.DEFINE_list("seeds", ["0", "1", "2"], "Settings are chosen by seed 0.")
+    flags.DEFINE_integer("epochs", 12, "Of a run, the search included.", lower_bound=2)
+    flags.DEFINE_integer("images", 20_000, "To train on.")
+    flags.DEFINE_string("results", str(RESULTS), "The rows; table and picture go beside it.")
+    flags.DEFINE_string(
+        "cache", "~/.cache/udc_tf/compare", "For data, size fits and random search."
+    )
+    flags.DEFINE_integer(
+        "size_compiles", DEFAULT_CONFIGURATIONS, "Networks that a size fit compiles."
+    )
+    flags.DEFINE_float("max_minutes", None, "No run begins after that.")
+    flags.DEFINE_bool("only_report", False, "No runs.")
+    flags.DEFINE_bool("full", False, "The full-size recipes: one UDC and one int8 run of each.")
 
 
 def do(bench: Bench, rows: Rows, run: Run) -> Row:
     """Does a run and keeps its row."""
     if run.method != "random":
         row = perform(bench, run)
-    elif run.seed == 0:
+    elif run.seed == FIRST_SEED:
         number = int(run.setting.split()[-1])
         return run_trials(bench, rows, run, number + 1)
     else:
-        first = Run(**{**vars(run), "seed": 0})
+        first = Run(**{**vars(run), "seed": FIRST_SEED})
         row = random_trial(bench, run, rows.read()[first.key]["draw"])
     rows.add(run, row)
     return row
 
 
-def next_run(sizes, rows: Rows):
+def next_run(given, sizes, rows: Rows):
     """The first run without a row that no other process is at, with its claim; or None."""
     found = rows.read()
-    seeds = [int(s) for s in flags.FLAGS.seeds]
-    for run in plan(sizes, flags.FLAGS.methods, seeds, found):
+    seeds = [int(s) for s in given.seeds]
+    for run in plan(sizes, given.methods, seeds, found):
         if run.key not in found and (claim := rows.claim(run)):
             if run.key not in rows.read():
                 return run, claim
@@ -78,16 +84,14 @@ def next_run(sizes, rows: Rows):
     return None
 
 
-def all_runs(sizes, cache: pathlib.Path, rows: Rows) -> None:
-    began, limit = time.monotonic(), flags.FLAGS.max_minutes
-
+def all_runs(given, sizes, cache: pathlib.Path, rows: Rows) -> None:
     @functools.cache
     def bench(name: str) -> Bench:
-        task = compare_data.load(name, flags.FLAGS.images, cache)
-        return Bench(task, cache, flags.FLAGS.size_compiles)
+        return Bench(compare_data.load(name, given.images, cache), cache, given.size_compiles)
 
+    began, limit = time.monotonic(), given.max_minutes
     while limit is None or time.monotonic() - began < 60 * limit:
-        found = next_run(sizes, rows)
+        found = next_run(given, sizes, rows)
         if found is None:
             return
         run, claim = found
@@ -97,13 +101,12 @@ def all_runs(sizes, cache: pathlib.Path, rows: Rows) -> None:
         print(run.key, *(f"{k} {row[k]}" for k in shown if k in row), sep="; ", flush=True)
 
 
-def main(_) -> None:
-    given = flags.FLAGS
+def compare(given) -> str:
+    """All that the flags, or an object like them, ask for; returns the report."""
     cache = pathlib.Path(given.cache).expanduser()
     rows = Rows(pathlib.Path(given.results), cache / "locks")
     if given.full:
-        compare_full.run(given.data, cache, rows.path, given.only_report)
-        return
+        return compare_full.run(given.data, cache, rows.path, given.only_report)
     sizes = {}
     for name in given.data:
         if name == "cifar" and not (given.only_report or compare_data.has_cifar(cache)):
@@ -112,9 +115,10 @@ def main(_) -> None:
         budgets = [int(b) for b in given.budgets] or compare_data.BUDGETS[name]
         sizes[name] = (given.epochs, compare_data.training_images(name, given.images), budgets)
     if not given.only_report:
-        all_runs(sizes, cache, rows)
-    print(compare_report.write(rows.read(), sizes, rows.path))
+        all_runs(given, sizes, cache, rows)
+    return compare_report.write(rows.read(), sizes, rows.path)
 
 
 if __name__ == "__main__":
-    app.run(main)
+    define_flags()
+    app.run(lambda _: print(compare(flags.FLAGS)))

@@ -26,7 +26,7 @@ from udc_tf.models import recipes
 RECIPES = {"fashion": "fashion_mnist", "cifar": "cifar10"}
 
 
-def run(names: list[str], cache: pathlib.Path, beside: pathlib.Path, only_report: bool) -> None:
+def run(names: list[str], cache: pathlib.Path, beside: pathlib.Path, only_report: bool) -> str:
     path = beside.with_name(f"{beside.stem}_full.json")
     results = json.loads(path.read_text()) if path.is_file() else {}
     for name in [] if only_report else names:
@@ -36,8 +36,7 @@ def run(names: list[str], cache: pathlib.Path, beside: pathlib.Path, only_report
                 results[key] = perform(name, folder, cache / "full" / name / method)
                 with replaced_atomically(path) as partial:
                     partial.write_text(json.dumps(results, indent=1) + "\n")
-    for key, row in results.items():
-        print(key, row)
+    return "\n".join(f"{key}: {row}" for key, row in results.items())
 
 
 def _task(name: str, data) -> Task:

@@ -21,14 +21,19 @@ import numpy as np
 import udc_tf
 from benchmarks.compare_data import Task
 from benchmarks.compare_rows import Row, Run
-from benchmarks.compare_sizing import LOSS, SPACE, Bench, most_likely_within, sized
+from benchmarks.compare_sizing import (
+    LOSS,
+    SPACE,
+    Bench,
+    most_likely_within,
+    sized,
+    statistics_batches,
+)
 from udc_tf import decisions
 from udc_tf.cli.exporting import Affine
 from udc_tf.export import tflite_file
 from udc_tf.export.errors import BudgetError
 from udc_tf.extraction import architecture_of, describe
-
-_BATCH = 64  # to measure batch-norm statistics on
 
 # bits, non-zeros: each with the largest width that fits. The first is int8 by width alone.
 UNIFORM = (
@@ -85,8 +90,7 @@ def search_method(bench: Bench, run: Run, recipe: Recipe) -> Row:
     search, found = searched(task, target, settings, search_epochs)
     found["search_cpu_seconds"] = watch.read()[0]
     log_pi = search.state.log_probabilities().numpy()
-    calibration = [task.train[0][i : i + _BATCH] for i in range(0, 8 * _BATCH, _BATCH)]
-    arch = sized(lambda b: most_likely_within(search, log_pi, b, calibration), task, target)
+    arch = sized(lambda b: most_likely_within(search, log_pi, b, task), task, target)
     found["predicted_bytes"] = arch.flash_bytes
     tiny = arch.build()
     stages = udc_tf.Stages(epochs=run.epochs - search_epochs, **recipe.stages)
@@ -175,7 +179,7 @@ def widest_uniform(bench: Bench, target, bits: int, nonzeros: float):
                 for d in search.problem.plan.decisions
             ]
             if describe(search, np.asarray(chosen)).flash_bytes <= predicted:
-                return architecture_of(search, np.asarray(chosen))
+                return architecture_of(search, np.asarray(chosen), statistics_batches(bench.task))
         return None
 
     return sized(propose, bench.task, target)
@@ -189,7 +193,7 @@ def random_trial(bench: Bench, run: Run, draw: int) -> Row:
     valid = search.state.valid.numpy()
     wish = WISH_SPREAD * np.random.default_rng(draw).normal(size=valid.shape)
     wish = np.where(valid, wish, -np.inf)
-    arch = sized(lambda b: most_likely_within(search, wish, b), bench.task, target)
+    arch = sized(lambda b: most_likely_within(search, wish, b, bench.task), bench.task, target)
     found = {"draw": draw, "predicted_bytes": arch.flash_bytes, "channels": channels_of(arch)}
     keras.utils.set_random_seed(run.seed)
     tiny = arch.build(inherit_weights=False)

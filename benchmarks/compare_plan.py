@@ -21,9 +21,16 @@ SEARCHES = "default"  # the setting of udc
 Sizes = Mapping[str, tuple[int, int, Sequence[int]]]
 
 
+FIRST_SEED = 0  # settings are chosen by it
+
+
 def plan(sizes: Sizes, methods: Sequence[str], seeds: Sequence[int], rows) -> Iterator[Run]:
     """Runs in order; those that repeat a method's best setting come up once it is known."""
-    first, others = seeds[0], seeds[1:]
+    return (run for run in _all_runs(sizes, methods, seeds, rows) if run.seed in seeds)
+
+
+def _all_runs(sizes: Sizes, methods, seeds, rows) -> Iterator[Run]:
+    first, others = FIRST_SEED, [s for s in seeds if s != FIRST_SEED]
     recipes = [m for m in methods if m in RECIPES]
 
     def places():
@@ -60,7 +67,7 @@ def plan(sizes: Sizes, methods: Sequence[str], seeds: Sequence[int], rows) -> It
         for method in ("uniform", "int8_width", "tfmot", "dnas"):
             if method in methods:
                 for data, budget in places():
-                    if best := chosen(rows, data, method, budget, *sizes[data][:2], first):
+                    if best := chosen(rows, data, method, budget, *sizes[data][:2]):
                         yield run(data, method, best, budget, seed)
         if "int8_full" in methods:
             for data in sizes:
@@ -69,7 +76,7 @@ def plan(sizes: Sizes, methods: Sequence[str], seeds: Sequence[int], rows) -> It
     if "random" in methods:
         for seed in others:
             for data, budget in places():
-                if best := chosen(rows, data, "random", budget, *sizes[data][:2], first):
+                if best := chosen(rows, data, "random", budget, *sizes[data][:2]):
                     yield run(data, "random", best, budget, seed)
 
 
@@ -78,13 +85,12 @@ def stored_as(method: str) -> str:
     return "uniform" if method == "int8_width" else method
 
 
-def chosen(
-    rows: Mapping[str, Row], data, method, budget, epochs, images, seed=0, among=None
-) -> str | None:
+def chosen(rows: Mapping[str, Row], data, method, budget, epochs, images, among=None) -> str | None:
     """The setting with the best validation accuracy inside the budget; None until all are run."""
     found = {}
     for setting in among or SETTINGS[method]:
-        row = rows.get(Run(data, stored_as(method), setting, budget, seed, epochs, images).key)
+        run = Run(data, stored_as(method), setting, budget, FIRST_SEED, epochs, images)
+        row = rows.get(run.key)
         if row is None:
             return None
         if row["budget_met"]:

@@ -101,11 +101,18 @@ def compiled_bytes(arch: udc_tf.Architecture, task: Task, accelerator: str) -> i
         return udc_tf.export.compile_with_vela(path, folder, accelerator).flash_bytes
 
 
-def most_likely_within(search, log_pi: np.ndarray, predicted: float, calibration=None):
+def statistics_batches(task: Task) -> list[np.ndarray]:
+    """Inputs to measure batch-norm statistics on."""
+    x, size = task.train[0], task.batch_size
+    return [x[i : i + size] for i in range(0, min(len(x), 8 * size), size)]
+
+
+def most_likely_within(search, log_pi: np.ndarray, predicted: float, task: Task):
     """The architecture with the most likely options below a predicted size; None if too small."""
     bound = dataclasses.replace(search.problem.bound[0], budget=predicted)
     budget, valid = Budget((bound,)), search.state.valid.numpy()
     smallest = extreme(bound, search.problem.plan, True)
     if budget.ratio(smallest) > 1:
         return None
-    return architecture_of(search, repair(log_pi, valid, budget, smallest), calibration)
+    chosen = repair(log_pi, valid, budget, smallest)
+    return architecture_of(search, chosen, statistics_batches(task))

@@ -43,18 +43,16 @@ class RandomSearch(keras_tuner.Tuner):
         space = keras_tuner.HyperParameters()
         space.Int("draw", 0, _LARGEST_DRAW)
         self._evaluate = evaluate
-        super().__init__(
-            oracle=keras_tuner.oracles.RandomSearchOracle(
-                objective=keras_tuner.Objective("score", "max"),
-                max_trials=trials,
-                seed=seed,
-                hyperparameters=space,
-                tune_new_entries=False,
-                allow_new_entries=False,
-            ),
-            directory=str(folder.parent),
-            project_name=folder.name,
+        oracle = keras_tuner.oracles.RandomSearchOracle(
+            objective=keras_tuner.Objective("score", "max"),
+            max_trials=trials,
+            seed=seed,
+            hyperparameters=space,
+            tune_new_entries=False,
+            allow_new_entries=False,
         )
+        oracle.verbose = 0
+        super().__init__(oracle=oracle, directory=str(folder.parent), project_name=folder.name)
 
     def run_trial(self, trial):
         try:
@@ -87,7 +85,7 @@ def run_trials(bench: Bench, rows: Rows, run: Run, trials: int) -> Row | None:
     name = f"random_{run.data}_{run.budget}_{run.epochs}_{run.images}"
     seed = zlib.crc32(name.encode())  # other draws for each budget
     tuner = RandomSearch(evaluate, trials, bench.cache / name, seed)
-    tuner.search(verbose=0)
+    tuner.search()
     if not hasattr(tuner.oracle, "trials"):
         return None  # a worker's: the chief knows the trials
     last = trials - 1
@@ -109,6 +107,7 @@ def main(_) -> None:
 if __name__ == "__main__":
     flags.DEFINE_integer("budget", None, "Bytes of compiled flash.", required=True)
     flags.DEFINE_integer("trials", 10, "How many.")
-    from benchmarks import compare  # noqa: F401  (the other flags)
+    from benchmarks import compare
 
+    compare.define_flags()
     app.run(main)

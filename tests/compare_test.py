@@ -1,0 +1,204 @@
+"""The comparison's scripts, from a run to the report, on very little."""
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import types
+
+import keras
+import numpy as np
+import pytest
+
+from benchmarks import (
+    ablation_report,
+    compare,
+    compare_data,
+    compare_plan,
+    compare_report,
+    compare_rows,
+    compare_sizing,
+)
+from benchmarks.compare_methods import INT8
+from udc_tf.models.data import digits
+
+_ROOT = pathlib.Path(__file__).parents[1]
+_BUDGET = 4_000
+
+
+class _TinyTask(compare_data.Task):
+    def network(self):
+        x = inputs = keras.Input(self.input_shape)
+        x = keras.layers.Conv2D(12, 3, strides=2, use_bias=False, name="stem")(x)
+        x = keras.layers.ReLU()(keras.layers.BatchNormalization()(x))
+        x = keras.layers.ReLU()(keras.layers.Conv2D(16, 3, name="inner")(x))
+        x = keras.layers.GlobalAveragePooling2D()(x)
+        return keras.Model(inputs, keras.layers.Dense(10, name="head")(x))
+
+
+def _tiny_task(name, images, cache):
+    parts = digits().limited(images)
+    arrays = (parts.arrays(part) for part in ("train", "validation", "test"))
+    return _TinyTask(name, *arrays, budgets=(_BUDGET,))
+
+
+def _options(folder, **changes):
+    options = {
+        "data": ["digits"],
+        "methods": ["udc", "uniform", "random"],
+        "budgets": [str(_BUDGET)],
+        "seeds": ["0"],
+        "epochs": 2,
+        "images": 192,
+        "results": folder / "rows.json",
+        "cache": folder / "cache",
+        "size_compiles": 1,
+        "max_minutes": None,
+        "only_report": False,
+        "full": False,
+    }
+    return types.SimpleNamespace(**{**options, **changes})
+
+
+class TestCompare:
+    def test_from_runs_to_report(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(compare_data, "load", _tiny_task)
+        monkeypatch.setattr(compare_sizing, "_COMPILES", 1)
+        monkeypatch.setitem(compare_plan.SETTINGS, "uniform", [INT8])
+        monkeypatch.setitem(compare_plan.SETTINGS, "random", ["trial 0"])
+        text = compare.compare(_options(tmp_path))
+        rows = json.loads((tmp_path / "rows.json").read_text())
+        assert sorted(r["method"] for r in rows.values()) == ["random", "udc", "uniform"]
+        for row in rows.values():
+            assert row["budget_met"] and row["flash_bytes"] <= _BUDGET
+            assert 0 < row["test_accuracy"] <= 1 and row["cpu_seconds"] > 0
+        assert "best uniform" in text and "UDC" in (tmp_path / "rows.md").read_text()
+        assert (tmp_path / "rows.png").stat().st_size > 1000
+        # All is there: nothing runs again, and the report needs no data.
+        before = (tmp_path / "rows.json").stat().st_mtime_ns
+        assert compare.compare(_options(tmp_path)) == text
+        assert (tmp_path / "rows.json").stat().st_mtime_ns == before
+
+
+_SIZES = {"fashion": (12, 20_000, (1, 2)), "cifar": (12, 20_000, (1,))}
+
+
+class TestPlan:
+    def _plan(self, rows=None):
+        return list(compare_plan.plan(_SIZES, compare_plan.METHODS, (0, 1, 2), rows or {}))
+
+    def _row(self, run):
+        score = 0.9 if run.setting in ("4 bits, 50%", "trial 2") else 0.5
+        return {"budget_met": True, "validation_accuracy": score, "test_accuracy": score}
+
+    def test_order(self):
+        methods = [(r.method, r.seed) for r in self._plan()]
+        assert methods[0] == ("udc", 0)
+        assert methods.index(("dnas", 0)) < methods.index(("udc", 1))
+        assert self._plan()[0].data == "fashion"
+
+    def test_no_run_twice(self):
+        keys = [r.key for r in self._plan() if r.setting != INT8]
+        assert len(keys) == len(set(keys))
+
+    def test_best_settings_are_repeated_once_all_are_known(self):
+        rows = {r.key: self._row(r) for r in self._plan()}
+        repeated = {(r.method, r.setting) for r in self._plan(rows) if r.seed == 2}
+        assert {("uniform", "4 bits, 50%"), ("random", "trial 2"), ("udc", "default")} <= repeated
+        some = {k: v for k, v in rows.items() if "trial 9" not in k}
+        assert "random" not in {r.method for r in self._plan(some) if r.seed == 2}
+
+
+class TestReport:
+    def _rows(self, **accuracies):
+        rows = {}
+        for method, scores in accuracies.items():
+            for seed, score in enumerate(scores):
+                settings = {"udc": ["default"], "uniform": compare_plan.SETTINGS["uniform"]}[method]
+                for setting in settings if seed == 0 else settings[:1]:
+                    run = compare_rows.Run("fashion", method, setting, 9000, seed, 12, 20_000)
+                    # The best on the test images is not the best on the validation images.
+                    validation = score if setting == settings[0] else score - 0.1
+                    rows[run.key] = {
+                        "budget_met": True,
+                        "validation_accuracy": validation,
+                        "test_accuracy": score if setting == settings[0] else score + 0.1,
+                        "flash_bytes": 8990,
+                        "cpu_seconds": 60,
+                    }
+        return rows
+
+    def test_chooses_by_validation_and_gives_deviation(self):
+        rows = self._rows(udc=(0.88, 0.9, 0.89), uniform=(0.86, 0.87, 0.88))
+        sizes = {"fashion": (12, 20_000, (9000,))}
+        found = {e.method: e for e in compare_report.entries(rows, sizes)}
+        assert found["uniform"].setting == compare_plan.SETTINGS["uniform"][0]
+        assert len(found["udc"].rows) == 3
+        np.testing.assert_allclose(found["udc"].deviation, 0.01)
+        assert "UDC +2.00 points against" in compare_report.verdicts(list(found.values()))
+
+
+class TestRows:
+    RUN = compare_rows.Run("fashion", "udc", "default", 9000, 0, 12, 20_000)
+
+    def test_a_claim_is_held_by_one(self, tmp_path):
+        first, second = (compare_rows.Rows(tmp_path / "rows.json", tmp_path) for _ in range(2))
+        claim = first.claim(self.RUN)
+        assert claim is not None and second.claim(self.RUN) is None
+        claim.close()
+        assert second.claim(self.RUN) is not None
+
+    def test_rows_of_others_stay(self, tmp_path):
+        first, second = (compare_rows.Rows(tmp_path / "rows.json", tmp_path) for _ in range(2))
+        first.add(self.RUN, {"x": 1})
+        second.add(compare_rows.Run(**{**vars(self.RUN), "seed": 1}), {"x": 2})
+        assert [r["x"] for r in first.read().values()] == [1, 2]
+
+
+_SEARCH = """
+import pathlib, sys
+from benchmarks.compare_tuner import RandomSearch
+folder = pathlib.Path(sys.argv[1])
+
+def evaluate(number, draw):
+    (folder / f"trial_{number}").write_text(str(draw))
+    return float(draw)
+
+RandomSearch(evaluate, 3, folder / "project", seed=7).search()
+"""
+
+
+class TestRandomSearch:
+    @pytest.mark.parametrize("workers", [0, 1], ids=["alone", "chief and worker"])
+    def test_every_trial_is_run(self, tmp_path, workers):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        environment = {**os.environ, "PYTHONPATH": str(_ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+        if workers:
+            environment |= {"KERASTUNER_ORACLE_IP": "127.0.0.1"}
+            environment |= {"KERASTUNER_ORACLE_PORT": str(port)}
+        ids = ["chief", "tuner0"] if workers else ["tuner0"]
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", _SEARCH, str(tmp_path)],
+                env={**environment, "KERASTUNER_TUNER_ID": name},
+            )
+            for name in ids
+        ]
+        try:
+            assert [p.wait(timeout=240) for p in processes] == [0] * len(processes)
+        finally:
+            for process in processes:
+                process.kill()
+        draws = {(tmp_path / f"trial_{n}").read_text() for n in range(3)}
+        assert len(draws) == 3
+
+
+class TestAblationReport:
+    def test_random_curve_rises_with_trials(self):
+        scores = np.array([0.5, 0.6, 0.7, 0.8])
+        curve = ablation_report.best_so_far(scores, scores)
+        assert (np.diff(curve) > 0).all() and curve[-1] == pytest.approx(0.8)
