@@ -13,7 +13,15 @@ import numpy as np
 from absl import logging
 
 from udc_tf.cost import Flash, parse_bytes
-from udc_tf.export import c_source, manifest, size_truth, tflm, tightening, vela
+from udc_tf.export import (
+    c_source,
+    lut_compression,
+    manifest,
+    size_truth,
+    tflm,
+    tightening,
+    vela,
+)
 from udc_tf.export import calibration as calibrating
 from udc_tf.export.errors import BudgetError, ExportError
 from udc_tf.export.int8 import Int8Model, to_int8
@@ -71,6 +79,7 @@ def export(
     allow_cpu_operators: bool = False,
     sram_budget: int | str | None = None,
     deployment: str = "single",
+    lut: bool = False,
     golden_samples: int = 8,
     tighten_rounds: int = 6,
     recover: Callable[[keras.Model], Any] | None = None,
@@ -90,6 +99,8 @@ def export(
         sram_budget: largest working memory, such as "256KiB".
         deployment: "single": one integer tensor a layer; "two_tensors": f(x,Q) + beta*f(x,sign) for
             layers in the shifted number format, which takes more flash (see `two_tensors`).
+        lut: also writes `model_lut.tflite`, weights as TFLM's look-up tables, for microcontrollers
+            without an NPU; checked to compute the same in TFLM.
         golden_samples: how many inputs and outputs to keep for the firmware's own tests.
         tighten_rounds: how often a network over its budget is made smaller and compiled again.
         recover: is called with the network after each such round: a short finetune.
@@ -128,6 +139,8 @@ def export(
         content = compiled.path.read_bytes()
         staged = folder / "staged"
         report = _write_all(staged, exact, compiled, content, samples, golden_samples)
+        if lut:
+            report["lut"] = _write_lut(staged, exact)
         report["budget_bytes"] = budget
         report["sram_budget_bytes"] = sram_budget
         report["tightening"] = rounds
@@ -295,6 +308,21 @@ def _write_all(staged, exact: Int8Model, compiled, content, samples, golden_samp
             if step.kernel.collapsed
         },
     }
+
+
+def _write_lut(staged: pathlib.Path, exact: Int8Model) -> dict[str, Any]:
+    """The network with look-up tables, once TFLM has shown that it computes the goldens with it."""
+    content = lut_compression.compress(exact.content)
+
+    def golden(kind, count):
+        return [np.load(staged / "golden" / f"{kind}_{n}.npy") for n in range(count)]
+
+    inputs = golden("input", len(exact.network.inputs))
+    outputs = tflm.run(content, inputs)
+    lut_compression.check_equal(outputs, golden("output", len(exact.network.outputs)))
+    (staged / f"{_NAME}_lut.tflite").write_bytes(content)
+    tensors = len(lut_compression.worthwhile(exact.content))
+    return {"tensors": tensors, "bytes": len(content), "without_bytes": len(exact.content)}
 
 
 def _golden_inputs(exact: Int8Model, samples, count: int) -> list[np.ndarray]:
