@@ -7,6 +7,7 @@ judged they are measured again.
 from collections.abc import Callable, Iterable
 
 import keras
+import tensorflow as tf
 
 
 def batch_norm_layers(model: keras.Model) -> list[keras.layers.BatchNormalization]:
@@ -29,15 +30,18 @@ def recalibrate(
     Returns how many batches there were.
     """
     momenta = [layer.momentum for layer in layers]
+    # A moving average with the momentum i/(i+1) is the plain mean of what was seen. In a variable,
+    # so that `run` may be a graph.
+    momentum = tf.Variable(0.0, trainable=False, name="share_of_the_past")
     count = 0
     try:
+        for layer in layers:
+            layer.momentum = momentum
         for batch in batches if layers else ():
-            for layer in layers:
-                # Read at every eager call: this makes the moving average a plain mean.
-                layer.momentum = count / (count + 1)
+            momentum.assign(count / (count + 1))
             run(batch)
             count += 1
     finally:
-        for layer, momentum in zip(layers, momenta, strict=True):
-            layer.momentum = momentum
+        for layer, value in zip(layers, momenta, strict=True):
+            layer.momentum = value
     return count

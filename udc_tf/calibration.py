@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator
 import keras
 import tensorflow as tf
 
-from udc_tf.finetuner import activation_quantizers, batch_norms
+from udc_tf import batch_norm
+from udc_tf.batch_norm import batch_norm_layers
+from udc_tf.finetuner import activation_quantizers
 
 
 def recalibrate(network: keras.Model, batches: Iterable) -> None:
@@ -21,29 +23,27 @@ def recalibrate(network: keras.Model, batches: Iterable) -> None:
     batches = list(batches)
     if not batches:
         return
-    share = tf.Variable(0.0, trainable=False, name="share_of_the_past")
 
-    def run():
+    def forward():
         # Traced anew each time: what is frozen is decided when the graph is made.
-        forward = tf.function(lambda x: network(x, training=True), reduce_retracing=True)
-        # A running average with the momentum i/(i+1) is the plain mean of all batches so far.
-        for i, x in enumerate(batches):
-            share.assign(i / (i + 1))
-            forward(x)
+        return tf.function(lambda x: network(x, training=True), reduce_retracing=True)
 
-    if batch_norms(network):
-        with _tracking(network, 0.0), _momentum(network, share):
-            run()
-    for quantizer in activation_quantizers(network):
+    with _tracking(network, 0.0):
+        batch_norm.recalibrate(batch_norm_layers(network), forward(), batches)
+    quantizers = activation_quantizers(network)
+    for quantizer in quantizers:
         quantizer.seen.assign(0.0)
-    with _tracking(network, 1.0), frozen_statistics(network):
-        run()
+    if quantizers:
+        with _tracking(network, 1.0), frozen_statistics(network):
+            run = forward()
+            for x in batches:
+                run(x)
 
 
 @contextlib.contextmanager
 def frozen_statistics(network: keras.Model) -> Iterator[None]:
     """Batch norm as in inference, even in training steps; its gain and offset are frozen too."""
-    layers = [(bn, bn.trainable) for bn in batch_norms(network)]
+    layers = [(bn, bn.trainable) for bn in batch_norm_layers(network)]
     for bn, _ in layers:
         bn.trainable = False
     try:
@@ -51,18 +51,6 @@ def frozen_statistics(network: keras.Model) -> Iterator[None]:
     finally:
         for bn, trainable in layers:
             bn.trainable = trainable
-
-
-@contextlib.contextmanager
-def _momentum(network, momentum) -> Iterator[None]:
-    layers = [(bn, bn.momentum) for bn in batch_norms(network)]
-    for bn, _ in layers:
-        bn.momentum = momentum
-    try:
-        yield
-    finally:
-        for bn, value in layers:
-            bn.momentum = value
 
 
 @contextlib.contextmanager

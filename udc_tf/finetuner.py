@@ -3,6 +3,7 @@
 import keras
 import tensorflow as tf
 
+from udc_tf.batch_norm import batch_norm_layers
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
 from udc_tf.layers.compact import CompactKernel
 from udc_tf.stages import Stages
@@ -15,10 +16,6 @@ def kernel_layers(network: keras.Model) -> list[CompactKernel]:
 
 def activation_quantizers(network: keras.Model) -> list[ActivationQuantizer]:
     return [layer for layer in network.layers if isinstance(layer, ActivationQuantizer)]
-
-
-def batch_norms(network: keras.Model) -> list[keras.layers.BatchNormalization]:
-    return [x for x in network.layers if isinstance(x, keras.layers.BatchNormalization)]
 
 
 def gives_probabilities(model: keras.Model) -> bool:
@@ -105,7 +102,9 @@ class Finetuner(keras.Model):
     def weights_to_train(self) -> list[keras.Variable]:
         left_out = {id(v) for v in self.ranges_to_train()}
         if not self.stages.train_batch_norm:
-            left_out |= {id(v) for bn in batch_norms(self.network) for v in (bn.gamma, bn.beta)}
+            left_out |= {
+                id(v) for bn in batch_norm_layers(self.network) for v in (bn.gamma, bn.beta)
+            }
         return [v for v in self.network.trainable_variables if id(v) not in left_out]
 
     def call(self, inputs, training=None):

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
+from udc_tf.batch_norm import batch_norm_layers
 from udc_tf.calibration import frozen_statistics, recalibrate
 from udc_tf.epochs import EpochData
 from udc_tf.finetuner import (
     Crossentropy,
     Finetuner,
     activation_quantizers,
-    batch_norms,
     gives_probabilities,
     kernel_layers,
 )
@@ -137,7 +137,7 @@ def reinitialize(network: keras.Model) -> None:
         layer.theta.assign(layer.kernel_initializer(layer.theta.shape))
         if layer.bias is not None:
             layer.bias.assign(layer.bias_initializer(layer.bias.shape))
-    for bn in batch_norms(network):
+    for bn in batch_norm_layers(network):
         for name in ("gamma", "beta", "moving_mean", "moving_variance"):
             variable = getattr(bn, name, None)
             if variable is not None:

@@ -10,7 +10,7 @@ from udc_tf.finetuner import kernel_layers
 
 
 @dataclasses.dataclass(frozen=True)
-class LayerSummary:
+class WeightSummary:
     """The deployed weights of one layer.
 
     Attributes:
@@ -49,7 +49,7 @@ def entropy_of(codes: np.ndarray) -> float:
     return float(-(shares * np.log2(shares)).sum()) + 0.0
 
 
-def layer_summaries(network: keras.Model) -> list[LayerSummary]:
+def layer_summaries(network: keras.Model) -> list[WeightSummary]:
     """One entry for each layer with quantized weights."""
     summaries = []
     for layer in kernel_layers(network):
@@ -59,7 +59,7 @@ def layer_summaries(network: keras.Model) -> list[LayerSummary]:
         magnitudes = np.abs(codes[codes != 0].astype(int))
         shifted = float(layer.beta.numpy()) > 0
         summaries.append(
-            LayerSummary(
+            WeightSummary(
                 name=layer.name,
                 bits=layer.deployed_bits,
                 weights=codes.size,
