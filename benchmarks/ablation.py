@@ -135,15 +135,12 @@ def gradient_variance(bench: Bench, run: Run) -> Row:
     """
     task = bench.task
     keras.utils.set_random_seed(run.seed)
-    settings = udc_tf.SearchSettings(seed=run.seed)
+    settings = udc_tf.SearchSettings(seed=run.seed, warmup=0.99)
     search = udc_tf.make_searchable(task.network(), SPACE, bench.target(run.budget), settings)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     search.compile(loss=loss)
-    steps = max(1, len(task.train[0]) // task.batch_size)
-    search.state.planned.assign(10**9)  # a warm-up without end
-    rate = keras.optimizers.schedules.CosineDecay(0.1, run.epochs * steps)
-    search.optimizer.learning_rate = rate
-    keras.Model.fit(search, *task.train, batch_size=task.batch_size, epochs=run.epochs, verbose=0)
+    search.fit(*task.train, batch_size=task.batch_size, epochs=run.epochs, verbose=0)
+    search.state.logits.assign(tf.zeros_like(search.state.logits))
     x, y = (tf.constant(a[: task.batch_size]) for a in task.train)
     logits, valid = search.state.logits.value, search.state.valid
     kappa = tf.constant(search.state._kappa)

@@ -38,17 +38,19 @@ class Bench:
     def target(self, budget: int) -> udc_tf.Flash:
         """The budget with a size model fitted to this network near it."""
         path = self.cache / f"size_{self._name}_{budget}.json"
-        target = udc_tf.Flash(budget)
-        if path.is_file():
-            return udc_tf.export.calibrate(None, SPACE, target, path=path)
-        model = self.plain_network()
+        is_new, model = not path.is_file(), self.plain_network()
         target = udc_tf.export.calibrate(
-            model, SPACE, target, path=path, configurations=self.size_compiles
+            model, SPACE, udc_tf.Flash(budget), path=path, configurations=self.size_compiles
         )
+        if is_new:
+            self._tell_range(model, target)
+        return target
+
+    def _tell_range(self, model: keras.Model, target: udc_tf.Flash) -> None:
         problem = udc_tf.make_searchable(model, SPACE, target).problem
         low, high = reachable_range(problem.bound[0], problem.plan)
-        print(f"{self.task.name} near {budget} bytes: {low:.0f} to {high:.0f} can be reached.")
-        return target
+        near = f"{self.task.name} near {target.budget} bytes"
+        print(f"{near}: {low:.0f} to {high:.0f} can be reached.", flush=True)
 
     def plain_network(self) -> keras.Model:
         """The network after a little training: fresh weights fill their range and compress less."""
