@@ -20,6 +20,7 @@ from udc_tf.export import (
     size_truth,
     tflm,
     tightening,
+    two_tensors,
     vela,
 )
 from udc_tf.export import calibration as calibrating
@@ -83,6 +84,7 @@ def export(
     golden_samples: int = 8,
     tighten_rounds: int = 6,
     recover: Callable[[keras.Model], Any] | None = None,
+    probabilities: tightening.Probabilities | None = None,
 ) -> ExportResult:
     """Writes the int8 .tflite, what Vela makes of it, C sources, manifest, goldens and a report.
 
@@ -104,6 +106,8 @@ def export(
         golden_samples: how many inputs and outputs to keep for the firmware's own tests.
         tighten_rounds: how often a network over its budget is made smaller and compiled again.
         recover: is called with the network after each such round: a short finetune.
+        probabilities: what the search thought of its options, `search.probabilities()`; options it
+            liked are then given up last.
 
     Raises:
         ExportError: one of its kinds; the message says what is wrong and what would be right.
@@ -133,7 +137,12 @@ def export(
         samples = calibrating.take_samples(calibration, lower(model))
     with _work_folder(out_dir) as folder:
         model, exact, compiled, rounds = _compile_within(
-            model, samples, options, folder, budget, tighten_rounds, recover, deployment
+            model,
+            lambda network: _compile(network, samples, options, folder, deployment),
+            budget,
+            tighten_rounds,
+            recover,
+            probabilities,
         )
         _check_sram(compiled, sram_budget)
         content = compiled.path.read_bytes()
@@ -198,9 +207,9 @@ def _compile(model, samples, options: _VelaOptions, folder: pathlib.Path, deploy
     return exact, vela.compile_with_vela(path, folder, **dataclasses.asdict(options))
 
 
-def _compile_within(model, samples, options, folder, budget, rounds, recover, deployment):
+def _compile_within(model, compiled_model, budget, rounds, recover, probabilities):
     """Compiles, and tightens until the file fits."""
-    exact, compiled = _compile(model, samples, options, folder, deployment)
+    exact, compiled = compiled_model(model)
     log: list[dict[str, Any]] = []
     if budget is None or compiled.flash_bytes <= budget:
         return model, exact, compiled, log
@@ -212,14 +221,16 @@ def _compile_within(model, samples, options, folder, budget, rounds, recover, de
         rest = compiled.flash_bytes - compiled.encoded_weight_bytes
         if not layers or len(log) >= rounds or rest >= budget:
             raise BudgetError(_over_budget(compiled, budget, rest, bool(layers), len(log)))
-        moves = tightening.tighten(model, excess * _MARGIN + 16, _efficiency(exact, compiled))
+        moves = tightening.tighten(
+            model, excess * _MARGIN + 16, _efficiency(exact, compiled), probabilities
+        )
         if not moves:
             raise BudgetError(_over_budget(compiled, budget, rest, True, len(log)))
         if recover is not None:
             recover(model)
         entry = {"flash_bytes_before": compiled.flash_bytes, "excess_bytes": excess}
         entry["moves"] = [dataclasses.asdict(m) for m in moves]
-        exact, compiled = _compile(model, samples, options, folder, deployment)
+        exact, compiled = compiled_model(model)
         log.append({**entry, "flash_bytes_after": compiled.flash_bytes})
         logging.info(
             "Tightened %d layers: %d -> %d bytes, budget %d",
@@ -238,11 +249,13 @@ def _copy(model: keras.Model) -> keras.Model:
 
 
 def _efficiency(exact: Int8Model, compiled) -> dict[str, float]:
-    return {
-        size.layer: size.vela_bytes / max(size.entropy_bytes, 1.0)
-        for size in size_truth.layer_sizes(exact.network, compiled)
-        if size.vela_bytes
-    }
+    """Layer -> bytes that Vela stored over the entropy of its codes."""
+    found: dict[str, float] = {}
+    for size in size_truth.layer_sizes(exact.network, compiled):
+        layer = size.layer.removesuffix(two_tensors.SUFFIX if exact.shifts else "")
+        ratio = (size.vela_bytes or 0) / max(size.entropy_bytes, 1.0)
+        found[layer] = max(ratio, found.get(layer, 0.0))
+    return {layer: ratio for layer, ratio in found.items() if ratio}
 
 
 def _over_budget(compiled, budget: int, rest: int, adjustable: bool, rounds: int) -> str:

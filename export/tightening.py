@@ -1,8 +1,9 @@
 """Makes a compact network a little smaller where that changes its kernels least.
 
 Two kinds of moves: fewer non-zeros in a layer (the mask is recomputed), or one bit less. The harm
-of a move is the share of the kernel's energy that it changes; moves with the least harm for the
-bytes they save come first.
+of a move is the share of the kernel's energy that it changes and, where a search left them, how
+many nats less probable its options are; moves with the least harm for the bytes they save come
+first.
 """
 
 import dataclasses
@@ -17,6 +18,9 @@ _STEP = 0.96  # non-zeros that stay in one move
 _JUMPS = (_STEP, 0.8, 0.5, 0.2)
 _FEWEST = 0.01  # fraction of non-zeros
 _MOST_MOVES = 4000
+_LEAST_PROBABILITY = 1e-6
+
+Probabilities = Mapping[str, Mapping[float, float]]  # as `SearchModel.probabilities` gives them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +40,10 @@ def compact_layers(model: keras.Model) -> list[keras.layers.Layer]:
 
 
 def tighten(
-    model: keras.Model, bytes_to_save: float, efficiency: Mapping[str, float]
+    model: keras.Model,
+    bytes_to_save: float,
+    efficiency: Mapping[str, float],
+    probabilities: Probabilities | None = None,
 ) -> list[Move]:
     """Changes `model` until it should have become smaller by `bytes_to_save`.
 
@@ -44,12 +51,17 @@ def tighten(
         model: a compact network; its layers' bits, fractions of non-zeros and masks change.
         bytes_to_save: of encoded weights.
         efficiency: layer -> what Vela stored over the entropy of the codes, from the last compile.
+        probabilities: decision -> option -> probability, from the search.
 
     Returns:
         What was done, layer by layer; empty if nothing smaller is possible.
     """
     layers = {layer.name: layer for layer in compact_layers(model)}
-    candidates = {name: _best(layer, efficiency.get(name, 1.1)) for name, layer in layers.items()}
+
+    def best(name: str) -> Move | None:
+        return _best(layers[name], efficiency.get(name, 1.1), probabilities or {})
+
+    candidates = {name: best(name) for name in layers}
     done: dict[str, Move] = {}
     saved = 0.0
     for _ in range(_MOST_MOVES):
@@ -59,8 +71,7 @@ def tighten(
         if not open_moves:
             break
         move = min(open_moves, key=lambda m: (m.harm / m.saves_bytes, m.layer))
-        layer = layers[move.layer]
-        _apply(layer, move)
+        _apply(layers[move.layer], move)
         saved += move.saves_bytes
         before = done.get(move.layer)
         done[move.layer] = dataclasses.replace(
@@ -68,7 +79,7 @@ def tighten(
             saves_bytes=move.saves_bytes + (before.saves_bytes if before else 0),
             harm=move.harm + (before.harm if before else 0),
         )
-        candidates[move.layer] = _best(layer, efficiency.get(move.layer, 1.1))
+        candidates[move.layer] = best(move.layer)
     return list(done.values())
 
 
@@ -77,7 +88,24 @@ def _apply(layer, move: Move) -> None:
     layer.refresh_mask()
 
 
-def _best(layer, efficiency: float) -> Move | None:
+def preference(probabilities: Probabilities, layer: str, bits: int, nonzeros: float) -> float:
+    """Log-probability of a layer's bits and non-zeros, between options along a line.
+
+    >>> pi = {"sparsity/conv": {0.1: 0.2, 0.5: 0.8}}
+    >>> [round(preference(pi, "conv", 4, s), 2) for s in (0.1, 0.3, 0.5)]
+    [-1.61, -0.92, -0.22]
+    """
+    total = 0.0
+    for kind, value in (("bits", bits), ("sparsity", nonzeros)):
+        options = sorted(probabilities.get(f"{kind}/{layer}", {}).items())
+        if options:
+            values, shares = zip(*options, strict=True)
+            logs = np.log(np.maximum(shares, _LEAST_PROBABILITY))
+            total += float(np.interp(value, values, logs))
+    return total
+
+
+def _best(layer, efficiency: float, probabilities: Probabilities) -> Move | None:
     """The move of a layer with the least harm a byte; the layer is left as it was."""
     old = layer.bits, layer.nonzeros
     state = {v.name: v.numpy() for v in (layer.mask, layer.beta, layer.log_range)}
@@ -85,6 +113,7 @@ def _best(layer, efficiency: float) -> Move | None:
     size = empirical_entropy(codes) * codes.size / 8 * efficiency
     energy = float((kernel**2).sum()) or 1.0
     now = np.count_nonzero(codes) / codes.size
+    liked = preference(probabilities, layer.name, min(old[0], 8), now)
     options = [(old[0], max(now * f, _FEWEST)) for f in _JUMPS if now * f * codes.size >= 1]
     if min(old[0], 8) > 1:
         options.append((min(old[0], 8) - 1, old[1]))
@@ -95,6 +124,8 @@ def _best(layer, efficiency: float) -> Move | None:
         new_codes, new_kernel = _kernel(layer)
         saves = size - empirical_entropy(new_codes) * codes.size / 8 * efficiency
         harm = float(((new_kernel - kernel) ** 2).sum()) / energy
+        less = liked - preference(probabilities, layer.name, min(bits, 8), nonzeros)
+        harm += max(less, 0.0)
         if saves > 0.5 and (best is None or harm / saves < best.harm / best.saves_bytes):
             best = Move(layer.name, nonzeros, bits, saves, harm)
         for variable in (layer.mask, layer.beta, layer.log_range):

@@ -170,6 +170,21 @@ class TestC:
         assert "M_INPUT_0_SCALE 1.0f" in text
 
 
+class TestTightening:
+    @pytest.mark.parametrize("sparse", ["conv2d", "conv2d_1"])
+    def test_gives_up_first_what_the_search_liked_least(self, sparse):
+        model = network()
+        names = [layer.name for layer in tightening.compact_layers(model)]
+        # One layer would as soon have fewer non-zeros, the others would hate to.
+        liking = {
+            f"sparsity/{n}": {0.1: 0.5, 0.6: 0.5} if n == sparse else {0.1: 1e-6, 0.6: 1.0}
+            for n in names
+        }
+        liking |= {f"bits/{n}": {3: 1e-6, 4: 1.0} for n in names}
+        moves = tightening.tighten(model, 20, dict.fromkeys(names, 1.1), liking)
+        assert [move.layer for move in moves] == [sparse]
+
+
 class TestBudget:
     def test_tightens_until_it_fits(self, tmp_path):
         model = network(bits=8, nonzeros=1.0)

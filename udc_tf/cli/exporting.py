@@ -62,6 +62,7 @@ def run_export(run: Run, work: WorkDir, say=print) -> dict[str, Any]:
         calibration=calibration_inputs(data),
         accelerator=run.accelerator,
         recover=lambda network: recover(run, network, data, say),
+        probabilities=_probabilities(work),
     )
     if result.report.get("tightening"):
         tiny = _keep_tightened(run, work, result.model, data, say)
@@ -79,6 +80,14 @@ def run_export(run: Run, work: WorkDir, say=print) -> dict[str, Any]:
         verification=verification,
     )
     return work.read_results()
+
+
+def _probabilities(work: WorkDir) -> dict[str, dict[float, float]] | None:
+    """What the search thought of its options, if it was run here."""
+    if not work.probabilities.exists():
+        return None
+    kept = json.loads(work.probabilities.read_text())
+    return {name: dict(zip(options, pi, strict=True)) for name, (options, pi) in kept.items()}
 
 
 def _keep_tightened(run: Run, work: WorkDir, tightened: keras.Model, data, say) -> keras.Model:
