@@ -117,9 +117,7 @@ class TestBoundFlash:
         bound, valid = self._bound()
         chosen = np.random.default_rng(0).integers(valid.sum(axis=1))
         moves = bound.cost(bound.maps.counts_of_moves(chosen))
-        soft = bound.cost(
-            bound.maps.counts(tf.constant(bound.maps.one_hot(chosen)[None]), tf.matmul)
-        )
+        soft = bound.cost(bound.maps.counts(tf.constant(bound.maps.one_hot(chosen)[None])))
         expected = moves[np.arange(len(chosen)), chosen]
         np.testing.assert_allclose(expected, float(soft[0]), rtol=1e-5)
         pairs = bound.cost(bound.maps.counts_of_pairs(chosen, 0, 1))
@@ -134,7 +132,7 @@ class TestBoundFlash:
         z = tf.constant(z.reshape(1, -1), tf.float32)
         with tf.GradientTape() as tape:
             tape.watch(z)
-            cost = bound.cost(bound.maps.counts(z, tf.matmul))
+            cost = bound.cost(bound.maps.counts(z))
         gradient = tape.gradient(cost, z).numpy()
         assert np.isfinite(gradient).all() and gradient.any()
 

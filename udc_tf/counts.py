@@ -121,10 +121,9 @@ class CountMaps:
             maps[f"pruned/{s}"] = self._matrix(layers, self._by_sparsity(_is(s)))
         self._soft = _SideBySide(maps)
 
-    def counts(self, z: Array, multiply=np.matmul) -> Counts:
-        """Counts of samples z, [..., decisions * options]."""
-        maps = self._soft
-        return _assemble(maps.split(multiply(z, maps.matrix) + maps.constant))
+    def counts(self, z: Array) -> Counts:
+        """Counts of samples z, [..., decisions * options] (two axes if it is a tensor)."""
+        return _assemble(self._soft.split(self._soft.of(z)))
 
     def counts_of_moves(self, chosen: np.ndarray) -> Counts:
         """Counts after each single change, [decisions, options, layers]."""
@@ -267,6 +266,17 @@ class _SideBySide:
         self._widths = [len(constant) for _, constant in maps.values()]
         self.matrix = np.concatenate([matrix for matrix, _ in maps.values()], axis=1)
         self.constant = np.concatenate([constant for _, constant in maps.values()])
+        columns, rows = np.nonzero(self.matrix.T)
+        self._nonzeros = np.stack([columns, rows], axis=1).astype(np.int64)
+        self._values = self.matrix[rows, columns]
+
+    def of(self, z: Array) -> Array:
+        """All maps of z. For tensors as a sparse product: each column follows few decisions."""
+        if isinstance(z, np.ndarray):
+            return z @ self.matrix + self.constant
+        transposed = tf.SparseTensor(self._nonzeros, self._values, self.matrix.shape[::-1])
+        product = tf.sparse.sparse_dense_matmul(transposed, z, adjoint_b=True)
+        return tf.transpose(product) + self.constant
 
     def split(self, columns: Array) -> dict[str, Array]:
         if isinstance(columns, np.ndarray):

@@ -57,7 +57,7 @@ def mixed_kernels(
         steps = _steps(bits, levels, ranges)
         codes = _codes(flat, bits, levels, steps)
         mixed = tf.matmul(z * steps, codes)
-        mask = None if index is None else tf.gather(tails, index, axis=1)
+        mask = None if index is None else _look_up(tails, index)
         masked = mixed if mask is None else mixed * mask
         kernels = tf.reshape(masked, full)
         if scale is not None:
@@ -126,6 +126,11 @@ def _of_ranges(bits, levels, ranges, z, by_code, of_options, flat) -> tf.Tensor:
     rounds = np.asarray([b not in (1, FLOAT_BITS) for b in bits], np.float32)
     learned = np.asarray([b != FLOAT_BITS for b in bits], np.float32)
     return along * learned - back * rounds
+
+
+def _look_up(tails: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
+    """tails[:, index], the samples of a weight copied together: a third of the time."""
+    return tf.transpose(tf.gather(tf.transpose(tails), index))
 
 
 def _sums_by_bucket(values: tf.Tensor, index: tf.Tensor, buckets: int) -> tf.Tensor:
