@@ -78,6 +78,7 @@ def run_trials(bench: Bench, rows: Rows, run: Run, trials: int) -> Row | None:
         row = rows.read().get(trial.key)
         if row is None:
             keras.utils.clear_session()
+            bench.target(trial.budget)  # a size fit that is made now is not this trial's time
             row = random_trial(bench, trial, draw)
             rows.add(trial, row)
         return row.get("validation_accuracy", 0.0)
