@@ -3,7 +3,7 @@
 Two kinds of moves: fewer non-zeros in a layer (the mask is recomputed), or one bit less. The harm
 of a move is the share of the kernel's energy that it changes and, where a search left them, how
 many nats less probable its options are; moves with the least harm for the bytes they save come
-first.
+first. Bytes beyond those that are needed count for nothing, so that the budget stays in use.
 """
 
 import dataclasses
@@ -14,8 +14,7 @@ import numpy as np
 
 from udc_tf.export.size_truth import empirical_entropy
 
-_STEP = 0.96  # non-zeros that stay in one move
-_JUMPS = (_STEP, 0.8, 0.5, 0.2)
+_JUMPS = (0.99, 0.96, 0.8, 0.5, 0.2)  # non-zeros that stay in one move
 _FEWEST = 0.01  # fraction of non-zeros
 _MOST_MOVES = 4000
 _LEAST_PROBABILITY = 1e-6
@@ -58,19 +57,18 @@ def tighten(
     """
     layers = {layer.name: layer for layer in compact_layers(model)}
 
-    def best(name: str) -> Move | None:
-        return _best(layers[name], efficiency.get(name, 1.1), probabilities or {})
+    def moves_of(name: str) -> list[Move]:
+        return _moves(layers[name], efficiency.get(name, 1.1), probabilities or {})
 
-    candidates = {name: best(name) for name in layers}
+    candidates = {name: moves_of(name) for name in layers}
     done: dict[str, Move] = {}
     saved = 0.0
     for _ in range(_MOST_MOVES):
-        if saved >= bytes_to_save:
+        needed = bytes_to_save - saved
+        open_moves = [m for moves in candidates.values() for m in moves]
+        if needed <= 0 or not open_moves:
             break
-        open_moves = [m for m in candidates.values() if m is not None]
-        if not open_moves:
-            break
-        move = min(open_moves, key=lambda m: (m.harm / m.saves_bytes, m.layer))
+        move = min(open_moves, key=lambda m: (m.harm / min(m.saves_bytes, needed), m.layer))
         _apply(layers[move.layer], move)
         saved += move.saves_bytes
         before = done.get(move.layer)
@@ -79,7 +77,7 @@ def tighten(
             saves_bytes=move.saves_bytes + (before.saves_bytes if before else 0),
             harm=move.harm + (before.harm if before else 0),
         )
-        candidates[move.layer] = best(move.layer)
+        candidates[move.layer] = moves_of(move.layer)
     return list(done.values())
 
 
@@ -105,8 +103,8 @@ def preference(probabilities: Probabilities, layer: str, bits: int, nonzeros: fl
     return total
 
 
-def _best(layer, efficiency: float, probabilities: Probabilities) -> Move | None:
-    """The move of a layer with the least harm a byte; the layer is left as it was."""
+def _moves(layer, efficiency: float, probabilities: Probabilities) -> list[Move]:
+    """What could be done to a layer; it is left as it was."""
     old = layer.bits, layer.nonzeros
     state = {v.name: v.numpy() for v in (layer.mask, layer.beta, layer.log_range)}
     codes, kernel = _kernel(layer)
@@ -117,7 +115,7 @@ def _best(layer, efficiency: float, probabilities: Probabilities) -> Move | None
     options = [(old[0], max(now * f, _FEWEST)) for f in _JUMPS if now * f * codes.size >= 1]
     if min(old[0], 8) > 1:
         options.append((min(old[0], 8) - 1, old[1]))
-    best = None
+    moves = []
     for bits, nonzeros in options:
         layer.bits, layer.nonzeros = bits, nonzeros
         layer.refresh_mask()
@@ -126,12 +124,12 @@ def _best(layer, efficiency: float, probabilities: Probabilities) -> Move | None
         harm = float(((new_kernel - kernel) ** 2).sum()) / energy
         less = liked - preference(probabilities, layer.name, min(bits, 8), nonzeros)
         harm += max(less, 0.0)
-        if saves > 0.5 and (best is None or harm / saves < best.harm / best.saves_bytes):
-            best = Move(layer.name, nonzeros, bits, saves, harm)
+        if saves > 0.5:
+            moves.append(Move(layer.name, nonzeros, bits, saves, harm))
         for variable in (layer.mask, layer.beta, layer.log_range):
             variable.assign(state[variable.name])
     layer.bits, layer.nonzeros = old
-    return best
+    return moves
 
 
 def _kernel(layer) -> tuple[np.ndarray, np.ndarray]:

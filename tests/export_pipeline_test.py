@@ -184,6 +184,15 @@ class TestTightening:
         moves = tightening.tighten(model, 20, dict.fromkeys(names, 1.1), liking)
         assert [move.layer for move in moves] == [sparse]
 
+    @pytest.mark.parametrize("wanted", [30, 150, 600])
+    def test_saves_what_is_needed_and_little_more(self, wanted):
+        model = network()
+        names = [layer.name for layer in tightening.compact_layers(model)]
+        weights = sum(np.prod(x.theta.shape) for x in tightening.compact_layers(model))
+        moves = tightening.tighten(model, wanted, dict.fromkeys(names, 1.1))
+        more = sum(move.saves_bytes for move in moves) - wanted
+        assert 0 <= more <= 0.03 * weights / 2  # of 4 bits each
+
 
 class TestBudget:
     def test_tightens_until_it_fits(self, tmp_path):

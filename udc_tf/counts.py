@@ -117,8 +117,11 @@ class CountMaps:
             maps[f"by_bits/{name}"] = self._matrix(layers, self._by_bits(table))
         maps |= self._gate_maps("present", layers) | self._gate_maps("part_present", parts)
         self._hard = _SideBySide(maps)
-        for s in self.sparsities:
-            maps[f"pruned/{s}"] = self._matrix(layers, self._by_sparsity(_is(s)))
+        pruned = [self._matrix(layers, self._by_sparsity(_is(s))) for s in self.sparsities]
+        if pruned:
+            maps["pruned"] = tuple(
+                np.concatenate(part, axis=-1) for part in zip(*pruned, strict=True)
+            )
         self._soft = _SideBySide(maps)
 
     def counts(self, z: Array) -> Counts:
@@ -292,17 +295,18 @@ def _assemble(values: Mapping[str, Array]) -> Counts:
     for name, value in values.items():
         group, _, member = name.partition("/")
         groups.setdefault(group, {})[member] = value
-    by_bits, pruned = groups.pop("by_bits"), groups.pop("pruned", None)
+    by_bits = groups.pop("by_bits")
     product = {
         name: functools.reduce(operator.mul, groups.pop(name).values())
         for name in ("present", "part_present")
     }
     plain = {name: members[""] for name, members in groups.items()}
-    if pruned is not None:
-        parts = list(pruned.values())
-        stack = np.stack if isinstance(parts[0], np.ndarray) else tf.stack
-        pruned = stack(parts, axis=-2)
-    return Counts(**plain, **product, bits=by_bits["bits"], by_bits=by_bits, pruned=pruned)
+    if "pruned" in plain:
+        columns, layers = plain["pruned"], plain["inputs"].shape[-1]
+        reshape = np.reshape if isinstance(columns, np.ndarray) else tf.reshape
+        shape = (*plain["inputs"].shape[:-1], columns.shape[-1] // layers, layers)
+        plain["pruned"] = reshape(columns, shape)
+    return Counts(**plain, **product, bits=by_bits["bits"], by_bits=by_bits)
 
 
 def _is(value: float):
