@@ -3,7 +3,7 @@
 Two kinds of moves: fewer non-zeros in a layer (the mask is recomputed), or one bit less. The harm
 of a move is the share of the kernel's energy that it changes and, where a search left them, how
 many nats less probable its options are; moves with the least harm for the bytes they save come
-first. Bytes beyond those that are needed count for nothing, so that the budget stays in use.
+first. Bytes beyond those that are needed are a loss, not a gain, so that the budget stays in use.
 """
 
 import dataclasses
@@ -68,7 +68,7 @@ def tighten(
         open_moves = [m for moves in candidates.values() for m in moves]
         if needed <= 0 or not open_moves:
             break
-        move = min(open_moves, key=lambda m: (m.harm / min(m.saves_bytes, needed), m.layer))
+        move = min(open_moves, key=lambda m: (_price(m, needed), m.layer))
         _apply(layers[move.layer], move)
         saved += move.saves_bytes
         before = done.get(move.layer)
@@ -79,6 +79,11 @@ def tighten(
         )
         candidates[move.layer] = moves_of(move.layer)
     return list(done.values())
+
+
+def _price(move: Move, needed: float) -> float:
+    """Harm for each byte; the larger, the more of the budget would be left unused."""
+    return move.harm / min(move.saves_bytes, needed) * max(move.saves_bytes / needed, 1.0)
 
 
 def _apply(layer, move: Move) -> None:

@@ -191,7 +191,7 @@ class TestTightening:
         weights = sum(np.prod(x.theta.shape) for x in tightening.compact_layers(model))
         moves = tightening.tighten(model, wanted, dict.fromkeys(names, 1.1))
         more = sum(move.saves_bytes for move in moves) - wanted
-        assert 0 <= more <= 0.03 * weights / 2  # of 4 bits each
+        assert 0 <= more <= 0.05 * weights / 2  # of 4 bits each
 
 
 class TestBudget:
