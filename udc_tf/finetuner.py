@@ -6,6 +6,7 @@ import tensorflow as tf
 from udc_tf.batch_norm import batch_norm_layers
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
 from udc_tf.layers.compact import CompactKernel
+from udc_tf.multi_worker import TrainsInLockstep
 from udc_tf.stages import Stages
 
 
@@ -71,7 +72,7 @@ def distillation_loss(student, teacher, temperature: float):
     return temperature**2 * tf.reduce_mean(divergence)
 
 
-class Finetuner(keras.Model):
+class Finetuner(TrainsInLockstep, keras.Model):
     """Trains `network`: weights with one optimizer, weight ranges with another.
 
     The network itself stays an ordinary functional model, without a training step of its own.

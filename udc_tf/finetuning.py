@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
+from udc_tf import multi_worker, training_data
 from udc_tf.batch_norm import batch_norm_layers
 from udc_tf.calibration import frozen_statistics, recalibrate
 from udc_tf.epochs import EpochData
@@ -224,8 +225,12 @@ class _Run:
         self._finetuner.make_train_function(force=self._stages.stage_of(done) == 3)
         control = StageControl(self._stages, self._network, self._data)
         keep = _KeepState(self._state, self._data)
-        self._finetuner.fit(
+        data, replicas = (
             self._data.dataset,
+            self._finetuner.distribute_strategy.num_replicas_in_sync,
+        )
+        self._finetuner.fit(
+            data if replicas == 1 else training_data.for_replicas(data, replicas),
             validation_data=self._validation_data,
             initial_epoch=done,
             epochs=end,
@@ -270,7 +275,17 @@ class StageControl(keras.callbacks.Callback):
         if self._stages.ranges == "fitted":
             fit_ranges(self._network)
 
+    def on_test_begin(self, logs=None):
+        # Every replica has statistics of its own part of the data.
+        statistics = [
+            v
+            for bn in batch_norm_layers(self._network)
+            for v in (bn.moving_mean, bn.moving_variance)
+        ]
+        multi_worker.average_over_replicas(self._network.distribute_strategy, statistics)
+
     def on_epoch_end(self, epoch, logs=None):
+        self.on_test_begin()
         if logs is not None:
             logs["weight_norm"] = weight_norm(self._network)
             logs["stage"] = self._stages.stage_of(epoch)

@@ -5,8 +5,13 @@ TensorFlow's `MultiWorkerMirroredStrategy` keeps the copies equal; the environme
 wait for each other, and what Keras 3 needs so that `fit` runs at all.
 """
 
+import contextlib
+import dataclasses
 import json
 import os
+import sys
+from collections.abc import Iterator
+from typing import NoReturn
 
 import keras
 import tensorflow as tf
@@ -17,6 +22,9 @@ def strategy_from_environment() -> tf.distribute.Strategy | None:
     """The strategy for the cluster that `TF_CONFIG` describes; None if there is no other worker.
 
     To be called before TensorFlow computes anything. Blocks until all workers are there.
+
+    >>> strategy_from_environment() is None
+    True
     """
     cluster = _environment().get("cluster", {})
     if sum(len(cluster.get(job, ())) for job in ("chief", "worker")) < 2:
@@ -37,6 +45,15 @@ def is_chief() -> bool:
     return int(task.get("index", 0)) == 0
 
 
+def leave(code: int) -> NoReturn:
+    """Ends the process. Of several workers, at once: the orderly way waits for all the others."""
+    if "cluster" in _environment():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
 def spans_processes(strategy: tf.distribute.Strategy) -> bool:
     return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
 
@@ -47,15 +64,52 @@ def barrier(strategy: tf.distribute.Strategy | None) -> None:
         strategy.reduce("SUM", tf.ones([1]), axis=None).numpy()
 
 
+@dataclasses.dataclass(frozen=True)
+class Workers:
+    """The processes that train together. A process on its own is their chief."""
+
+    strategy: tf.distribute.Strategy | None = None
+
+    @classmethod
+    def from_environment(cls) -> "Workers":
+        return cls(strategy_from_environment())
+
+    @property
+    def is_chief(self) -> bool:
+        return self.strategy is None or is_chief()
+
+    def scope(self) -> contextlib.AbstractContextManager:
+        """Models that are trained together must be made inside."""
+        return contextlib.nullcontext() if self.strategy is None else self.strategy.scope()
+
+    def wait(self) -> None:
+        """Returns when all workers have come here."""
+        barrier(self.strategy)
+
+    @contextlib.contextmanager
+    def chief_first(self) -> Iterator[None]:
+        """The others enter when the chief has left: what it made there, they find."""
+        if not self.is_chief:
+            self.wait()
+        yield
+        if self.is_chief:
+            self.wait()
+
+
 def average_over_replicas(
     strategy: tf.distribute.Strategy, variables: list[keras.Variable]
 ) -> None:
     """Sets variables that every replica updates by itself, as batch norm's are, to their mean."""
     if strategy.num_replicas_in_sync == 1 or not variables:
         return
-    copies = strategy.run(lambda: [tf.identity(v.value) for v in variables])
-    for variable, copy in zip(variables, copies, strict=True):
-        variable.assign(strategy.reduce("MEAN", copy, axis=None))
+
+    @tf.function
+    def means():
+        copies = strategy.run(lambda: [tf.identity(v.value) for v in variables])
+        return [strategy.reduce("MEAN", copy, axis=None) for copy in copies]
+
+    for variable, mean in zip(variables, means(), strict=True):
+        variable.assign(mean)
 
 
 def allow_int8_variables() -> None:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 import keras
 import numpy as np
 
+from udc_tf import multi_worker
+
 
 @dataclasses.dataclass
 class Progress:
@@ -28,7 +30,7 @@ class Progress:
 
 
 class TrainingState:
-    """Saves variables and progress, and restores them.
+    """Saves variables and progress, and restores them. Of several workers, the chief saves.
 
     Args:
         path: of the file; None keeps nothing.
@@ -47,7 +49,7 @@ class TrainingState:
         self.progress = Progress()
 
     def save(self) -> None:
-        if self._path is None:
+        if self._path is None or not multi_worker.is_chief():
             return
         arrays = {
             f"{group}/{i}": keras.ops.convert_to_numpy(v)

@@ -1,17 +1,20 @@
 """The commands: `udc` runs all steps, the others one each."""
 
+import contextlib
 import pathlib
 import shlex
 import sys
 import traceback
 from collections.abc import Sequence
 
+import tensorflow as tf
 from absl import flags
 
 from udc_tf.cli.errors import UsageError
 from udc_tf.cli.flags import help_text, make_flags, options_of
-from udc_tf.cli.options import Run, resolve
+from udc_tf.cli.options import Options, Run, front_runs, resolve
 from udc_tf.cli.workdir import STEPS, WorkDir
+from udc_tf.multi_worker import Workers, leave
 
 _ABOUT = {
     "udc": "Searches, finetunes, exports, verifies and reports, into --workdir.",
@@ -28,19 +31,19 @@ _STEPS_OF = {
 
 
 def udc() -> None:
-    sys.exit(main("udc", sys.argv))
+    leave(main("udc", sys.argv))
 
 
 def udc_search() -> None:
-    sys.exit(main("udc-search", sys.argv))
+    leave(main("udc-search", sys.argv))
 
 
 def udc_finetune() -> None:
-    sys.exit(main("udc-finetune", sys.argv))
+    leave(main("udc-finetune", sys.argv))
 
 
 def udc_export() -> None:
-    sys.exit(main("udc-export", sys.argv))
+    leave(main("udc-export", sys.argv))
 
 
 def main(command: str, argv: Sequence[str], say=print) -> int:
@@ -70,6 +73,11 @@ def main(command: str, argv: Sequence[str], say=print) -> int:
         if values["traceback"].value:
             traceback.print_exc()
         return _fail(command, str(error), 2)
+    except tf.errors.UnavailableError:
+        if values["traceback"].value:
+            traceback.print_exc()
+        advice = "start all of them again, with the same command: they go on from the last epoch"
+        return _fail(command, f"another worker is gone; {advice}", 1)
     except (ValueError, OSError, RuntimeError) as error:
         if values["traceback"].value:
             traceback.print_exc()
@@ -81,36 +89,87 @@ def _run(command: str, values: flags.FlagValues, line: str, say) -> int:
     if values["dry_run"].value:
         from udc_tf.cli.dry_run import dry_run
 
-        dry_run(resolve(options), say)
+        for name, run in _runs(options).items():
+            if name:
+                say(f"{name}:")
+            dry_run(run, say)
         return 0
+    workers = Workers.from_environment()
+    say = say if workers.is_chief else _say_nothing
     folder = values["workdir"].value
     # Before a folder is made for a run that cannot be; what was said there before still holds.
     earlier = {} if folder is None else WorkDir(pathlib.Path(folder)).read_record()["options"]
-    run = resolve(options.over(earlier))
+    options = options.over(earlier)
+    runs = _runs(options)
+    run = next(iter(runs.values()))
     if folder is None:
         raise UsageError("--workdir=FOLDER is needed: everything is kept there.")
-    if not WorkDir(pathlib.Path(folder)).network.exists():
+    if not WorkDir(pathlib.Path(folder)).record.exists():
         run.load_data()  # whatever is wrong with the data is said before anything is written
-    work = WorkDir.open(folder)
-    with work.locked():
+    work = WorkDir.open(folder) if workers.is_chief else WorkDir(pathlib.Path(folder))
+    with work.locked() if workers.is_chief else contextlib.nullcontext():
+        if len(runs) > 1:
+            return _run_front(runs, work, _STEPS_OF[command], options, line, say, workers)
         for step in _STEPS_OF[command]:
-            work.begin(step, run.sections(), run.options.given(), line)
-            _STEP[step](run, work, say)
-        _report(run, work, say)
+            _step(step, run, work, line, say, workers)
+        if workers.is_chief:
+            _report(work, say)
     return 0
 
 
-def _search(run: Run, work: WorkDir, say) -> None:
+def _runs(options: Options) -> dict[str, Run]:
+    """The run, or the runs of several budgets by their names."""
+    return front_runs(options) if len(options.budgets()) > 1 else {"": resolve(options)}
+
+
+def _step(step: str, run: Run, work: WorkDir, line: str, say, workers: Workers) -> None:
+    if workers.is_chief:
+        work.begin(step, run.sections(), run.options.given(), line)
+    workers.wait()
+    _STEP[step](run, work, say, workers)
+
+
+def _run_front(runs, top: WorkDir, steps, options, line, say, workers: Workers) -> int:
+    """Each budget in a folder of its own, which is a work directory like any other."""
+    from udc_tf.cli.front import front_sections, search_front
+
+    parts = {name: WorkDir(top.path / name) for name in runs}
+    if workers.is_chief:
+        for step in steps:
+            top.begin(step, front_sections(runs), options.given(), line)
+        for part in parts.values():
+            part.path.mkdir(exist_ok=True)
+    workers.wait()
+    for step in steps:
+        for name, run in runs.items():
+            if step == "search":
+                if workers.is_chief:
+                    parts[name].begin(step, run.sections(), run.options.given(), line)
+            else:
+                say(f"{name}:")
+                _step(step, run, parts[name], line, say, workers)
+        if step == "search":
+            search_front(runs, top, parts, say, workers)
+    if workers.is_chief:
+        for part in parts.values():
+            _report(part, say)
+        _report_front(top, tuple(runs), say)
+    return 0
+
+
+def _search(run: Run, work: WorkDir, say, workers: Workers) -> None:
     from udc_tf.cli.training import run_search
 
-    say(run_search(run, work, say).table())
+    say(run_search(run, work, say, workers).table())
 
 
-def _finetune(run: Run, work: WorkDir, say) -> None:
+def _finetune(run: Run, work: WorkDir, say, workers: Workers) -> None:
     from udc_tf.cli.tasks import task_of
     from udc_tf.cli.training import run_finetune
 
-    run_finetune(run, work, say)
+    run_finetune(run, work, say, workers)
+    if not workers.is_chief:
+        return
     task, results = task_of(run.recipe.task), work.read_results()
     said = (f"{p} {task.describe(results[f'{p}_score'])}" for p in ("validation", "test"))
     say(f"finetune: {task.label} of the quantized network: {', '.join(said)}")
@@ -118,22 +177,35 @@ def _finetune(run: Run, work: WorkDir, say) -> None:
         say(f"finetune: {name}, {row['psnr']:.2f} dB on Y, bicubic {row['bicubic']:.2f}")
 
 
-def _export(run: Run, work: WorkDir, say) -> None:
+def _export(run: Run, work: WorkDir, say, workers: Workers) -> None:
     from udc_tf.cli.exporting import run_export
 
-    run_export(run, work, say)
+    if workers.is_chief:
+        run_export(run, work, say)
 
 
 _STEP = {"search": _search, "finetune": _finetune, "export": _export}
 
 
-def _report(run: Run, work: WorkDir, say) -> None:
+def _report(work: WorkDir, say) -> None:
     try:
         from udc_tf.report.page import write_report
     except ImportError as error:
         say(f"report: left out, {error.name} is missing (pip install matplotlib)")
         return
     say(f"report: {write_report(work.path)}")
+
+
+def _report_front(top: WorkDir, names: tuple[str, ...], say) -> None:
+    try:
+        from udc_tf.report.front import write_front
+    except ImportError:
+        return  # said before
+    say(f"report: {write_front(top.path, names)}")
+
+
+def _say_nothing(text: str) -> None:
+    """For workers that are not the chief."""
 
 
 def _fail(command: str, message: str, code: int) -> int:

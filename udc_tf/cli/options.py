@@ -9,6 +9,7 @@ import keras
 from udc_tf.cli.errors import UsageError
 from udc_tf.cli.own_model import load_model
 from udc_tf.cost import ACCELERATORS, Flash, Macs, Target, parse_bytes
+from udc_tf.front import shared_epochs
 from udc_tf.models import data, recipes
 from udc_tf.models.recipes import Recipe
 from udc_tf.stages import Stages
@@ -37,6 +38,7 @@ class Options:
     sparsities: str | None = None
     kernels: str | None = None
     search_epochs: int | None = None
+    warmup: float | None = None
     samples: int | None = None
     size_compiles: int | None = None
     batch_size: int | None = None
@@ -49,6 +51,14 @@ class Options:
 
     def given(self) -> dict[str, Any]:
         return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+
+    def budgets(self) -> tuple[str, ...]:
+        """What --flash lists; for more than one, a front is searched.
+
+        >>> Options(flash="16KiB,24KiB").budgets()
+        ('16KiB', '24KiB')
+        """
+        return () if self.flash is None else tuple(self.flash.split(","))
 
     def over(self, earlier: dict[str, Any]) -> "Options":
         """These options, and those of `earlier` where nothing was said."""
@@ -163,8 +173,9 @@ def resolve(options: Options) -> Run:
         changes["space"] = _space(options, recipe)
         seed = options.seed or 0
         search = dataclasses.replace(recipe.search, seed=seed)
-        if options.samples is not None:
-            search = dataclasses.replace(search, samples=options.samples)
+        for name in ("samples", "warmup"):
+            if (value := getattr(options, name)) is not None:
+                search = dataclasses.replace(search, **{name: value})
         changes["search"] = search
         changes["stages"] = _stages(options, recipe)
     except UsageError:
@@ -189,6 +200,30 @@ def resolve(options: Options) -> Run:
         size_compiles=_SIZE_COMPILES if options.size_compiles is None else options.size_compiles,
         seed=seed,
     )
+
+
+def front_runs(options: Options) -> dict[str, Run]:
+    """For each budget that --flash lists, by its name, the run that it would be alone.
+
+    Half of such a run is warm-up, which is trained once for all, and it has nine tenths of the
+    epochs: three budgets cost as much as 1.8 of them alone. `--warmup` decides otherwise.
+    """
+    runs = {}
+    for budget in options.budgets():
+        run = resolve(dataclasses.replace(options, flash=budget))
+        if options.warmup is None:
+            epochs = max(2, 2 * int(0.45 * run.recipe.search_epochs))
+            changes = {"warmup": 0.5, "search_epochs": epochs}
+            run = resolve(dataclasses.replace(run.options, **changes))
+        if shared_epochs(run.recipe.search.warmup, run.recipe.search_epochs) < 1:
+            raise UsageError(
+                "Several budgets share their warm-up, which must be an epoch or more. Received: "
+                f"--warmup={options.warmup} of {run.recipe.search_epochs} epochs"
+            )
+        runs[budget.strip()] = run
+    if len(runs) < len(options.budgets()):
+        raise UsageError(f"The budgets must differ. Received: --flash={options.flash}")
+    return runs
 
 
 def _base_recipe(options: Options) -> Recipe:

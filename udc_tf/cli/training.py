@@ -19,11 +19,13 @@ from udc_tf.cli.tasks import task_of
 from udc_tf.cli.workdir import WorkDir, write_json
 from udc_tf.cost import Flash, Target
 from udc_tf.finetuning import finetune
+from udc_tf.multi_worker import BackupByChief, Workers
 from udc_tf.schedules import CosineOverRun
 from udc_tf.search import SearchModel
 from udc_tf.stages import Cosine
 from udc_tf.tensorboard import TensorBoard
 
+ALONE = Workers()
 _VALIDATIONS = 10  # of a search: each measures the batch-norm statistics anew
 
 
@@ -43,14 +45,30 @@ def make_search(run: Run, data, targets: list[Target] | None = None) -> SearchMo
     return search
 
 
-def run_search(run: Run, work: WorkDir, say=print) -> udc_tf.Architecture:
+def run_search(run: Run, work: WorkDir, say=print, workers: Workers = ALONE) -> udc_tf.Architecture:
     """Searches, or reads what an earlier search found."""
     if work.architecture.exists():
         say(f"search: done before, {work.architecture}")
         return udc_tf.Architecture.load(work.architecture)
     data = run.load_data()
     say(f"search: {data.describe()}")
-    search = make_search(run, data, _calibrated_targets(run, work, data, say))
+    targets = calibrated_targets(run, work, data, say, workers)
+    with workers.scope():
+        search = make_search(run, data, targets)
+    train_search(search, run, work, data, say, workers)
+    return keep_architecture(search, work, workers)
+
+
+def train_search(
+    search: SearchModel,
+    run: Run,
+    work: WorkDir,
+    data,
+    say,
+    workers: Workers,
+    until: int | None = None,
+) -> None:
+    """Trains for all epochs of the run, or only `until` one of them."""
     steps = steps_per_epoch(len(data.train), run.recipe.batch_size)
     train = data.training_batches(
         run.recipe.batch_size,
@@ -59,30 +77,39 @@ def run_search(run: Run, work: WorkDir, say=print) -> udc_tf.Architecture:
         epoch=lambda: search.state.steps_done() // steps,
     )
     epochs = run.recipe.search_epochs
-    backup = keras.callbacks.BackupAndRestore(str(work.state("search")), delete_checkpoint=False)
-    history = work.history("search")
+    backup = BackupByChief(str(work.state("search")), delete_checkpoint=False)
+    logs = [
+        EpochLog(work.history("search")),
+        TensorBoard(work.tensorboard),
+        *_lines("search", epochs, say),
+    ]
     started = time.monotonic()
     search.fit(
         train,
-        epochs=epochs,
+        epochs=until or epochs,
+        planned_epochs=epochs,
         validation_data=data.batches("validation", run.recipe.batch_size),
         validation_freq=max(1, epochs // _VALIDATIONS),
-        callbacks=[
-            EpochLog(history),
-            TensorBoard(work.tensorboard),
-            *_lines("search", epochs, say),
-            backup,
-        ],
+        callbacks=[*(logs if workers.is_chief else ()), backup],
         shuffle=False,  # `training_batches` does
-        verbose=_verbosity(),
+        verbose=_verbosity(workers),
     )
+    if workers.is_chief:
+        work.add_results(search_seconds=_seconds(work, "search_seconds", started))
+
+
+def keep_architecture(
+    search: SearchModel, work: WorkDir, workers: Workers = ALONE
+) -> udc_tf.Architecture:
+    """The architecture that a search ended with, and what a report says about the search."""
     architecture = search.architecture()
+    if not workers.is_chief:
+        return architecture
     write_json(
         work.probabilities,
         {name: [list(p.keys()), list(p.values())] for name, p in search.probabilities().items()},
     )
     work.add_results(
-        search_seconds=_seconds(work, "search_seconds", started),
         predicted_flash_bytes=architecture.flash_bytes,
         macs=architecture.macs,
         original_parameters=search.network.count_params(),
@@ -92,7 +119,9 @@ def run_search(run: Run, work: WorkDir, say=print) -> udc_tf.Architecture:
     return architecture
 
 
-def _calibrated_targets(run: Run, work: WorkDir, data, say) -> list[Target]:
+def calibrated_targets(
+    run: Run, work: WorkDir, data, say, workers: Workers = ALONE
+) -> list[Target]:
     """The targets, flash with a size model that fits what Vela writes for this network."""
     flash = run.flash_target
     if flash is None or run.size_compiles == 0:
@@ -103,51 +132,59 @@ def _calibrated_targets(run: Run, work: WorkDir, data, say) -> list[Target]:
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.ERROR)
     try:
-        fitted = export.calibrate(
-            run.build_model(data.input_shape, data.classes),
-            run.recipe.space,
-            flash,
-            path=work.size_model,
-            configurations=run.size_compiles,
-            seed=run.seed,
-        )
+        with workers.chief_first():
+            fitted = export.calibrate(
+                run.build_model(data.input_shape, data.classes),
+                run.recipe.space,
+                flash,
+                path=work.size_model,
+                configurations=run.size_compiles,
+                seed=run.seed,
+            )
     finally:
         logging.set_verbosity(verbosity)
     return [fitted, *(t for t in run.targets() if not isinstance(t, Flash))]
 
 
-def run_finetune(run: Run, work: WorkDir, say=print) -> keras.Model:
-    """Finetunes, or reads what an earlier run finetuned."""
+def run_finetune(run: Run, work: WorkDir, say=print, workers: Workers = ALONE) -> None:
+    """Finetunes, unless an earlier run did."""
     if not work.architecture.exists():
         raise UsageError(f"{work.path} has no architecture yet: run udc-search there first.")
     if work.network.exists():
         say(f"finetune: done before, {work.network}")
-        return load_network(work)
+        return
     data = run.load_data()
     architecture = udc_tf.Architecture.load(work.architecture)
-    tiny = architecture.build()
     recipe, task = run.recipe, task_of(run.recipe.task)
     say(f"finetune: {recipe.stages.total_epochs} epochs in stages of {recipe.stages.epochs}")
+    with workers.scope():
+        tiny, teacher = architecture.build(), _teacher(run, data)
+    logs = [
+        EpochLog(work.history("finetune")),
+        TensorBoard(work.tensorboard / "finetune"),
+        *_lines("finetune", recipe.stages.total_epochs, say),
+    ]
     started = time.monotonic()
-    history = finetune(
+    finetune(
         tiny,
         data.training_batches(recipe.batch_size, recipe.augmentation, run.seed),
         validation_data=data.batches("validation", recipe.batch_size),
         stages=recipe.stages,
-        teacher=_teacher(run, data),
+        teacher=teacher,
         loss=task.loss(tiny, recipe.stages.label_smoothing),
         metrics=task.metrics(),
         optimizer=keras.optimizers.Adam() if recipe.optimizer == "adam" else None,
         workdir=work.state("finetune"),
-        callbacks=[
-            EpochLog(work.history("finetune")),
-            TensorBoard(work.tensorboard / "finetune"),
-            *_lines("finetune", recipe.stages.total_epochs, say),
-        ],
+        callbacks=logs if workers.is_chief else (),
         seed=run.seed,
-        verbose=_verbosity(),
+        verbose=_verbosity(workers),
     )
-    del history  # EpochLog has it
+    if not workers.is_chief:
+        return
+    if workers.strategy is not None:
+        # What is left the chief does alone, with a network that waits for nobody.
+        together, tiny = tiny, architecture.build()
+        tiny.set_weights(together.get_weights())
     work.add_results(
         finetune_seconds=_seconds(work, "finetune_seconds", started),
         metric=task.metric,
@@ -155,7 +192,6 @@ def run_finetune(run: Run, work: WorkDir, say=print) -> keras.Model:
         **evaluate_parts(run, tiny, data),
     )
     save_network(tiny, work)
-    return tiny
 
 
 def recover(run: Run, network: keras.Model, data, say=print) -> None:
@@ -238,8 +274,8 @@ def _seconds(work: WorkDir, name: str, started: float) -> float:
     return round(float(work.read_results().get(name, 0)) + time.monotonic() - started, 1)
 
 
-def _verbosity() -> int:
-    return 1 if sys.stdout.isatty() else 0
+def _verbosity(workers: Workers) -> int:
+    return 1 if sys.stdout.isatty() and workers.is_chief else 0
 
 
 def _lines(step: str, epochs: int, say) -> list[keras.callbacks.Callback]:

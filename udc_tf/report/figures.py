@@ -33,6 +33,18 @@ def budget_figure(sizes: Mapping[str, float], budget: float | None) -> Figure:
     return figure
 
 
+def front_figure(points: Sequence[tuple[float, float]], label: str) -> Figure:
+    """Score against bytes of flash, one point a budget."""
+    figure = Figure(figsize=(WIDTH, 2.6), layout="constrained")
+    axes = figure.subplots()
+    flash, score = zip(*sorted(points), strict=True)
+    axes.plot(np.array(flash) / 1024, score, "o-", color=BLUE, linewidth=1.5, markersize=6)
+    axes.set_xlabel("flash, KiB")
+    axes.set_title(label)
+    axes.margins(x=0.08, y=0.15)
+    return figure
+
+
 def decisions_figure(layers: Sequence[Mapping]) -> Figure:
     """Width, bits and non-zeros of each layer, as in the figures of the UDC paper."""
     names = [layer["name"] for layer in layers]

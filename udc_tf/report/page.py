@@ -14,7 +14,7 @@ from udc_tf.report.collect import Facts, collect, versions
 from udc_tf.report.style import styled
 from udc_tf.report.template import page, section, table, tiles
 
-_LABELS = {
+LABELS = {
     "classification": ("accuracy", "accuracy"),
     "reconstruction": ("mean_squared_error", "mean squared error"),
     "super_resolution": ("psnr", "PSNR in dB"),
@@ -35,20 +35,23 @@ def write_report(folder: str | os.PathLike) -> pathlib.Path:
         raise ValueError(f"There is nothing to report yet in {folder}: no architecture.json.")
     with styled():
         drawn = _draw(facts)
-    pictures = {}
-    for name, figure in drawn.items():
-        content = _png(figure)
-        with replaced_atomically(facts.folder / "images" / f"{name}.png") as partial:
-            partial.write_bytes(content)
-        pictures[name] = "data:image/png;base64," + base64.b64encode(content).decode()
+    pictures = {name: embedded(figure, facts.folder, name) for name, figure in drawn.items()}
     path = facts.folder / "report.html"
     with replaced_atomically(path) as partial:
         partial.write_text(_page(facts, pictures), encoding="utf-8")
     return path
 
 
+def embedded(figure: Figure, folder: pathlib.Path, name: str) -> str:
+    """The figure as an address that holds it; a copy goes to the folder's `images/`."""
+    content = _png(figure)
+    with replaced_atomically(folder / "images" / f"{name}.png") as partial:
+        partial.write_bytes(content)
+    return "data:image/png;base64," + base64.b64encode(content).decode()
+
+
 def _draw(facts: Facts) -> dict[str, Figure]:
-    metric, label = _LABELS[facts.task]
+    metric, label = LABELS[facts.task]
     drawn = {}
     if sizes := _sizes(facts):
         drawn["flash"] = figures.budget_figure(sizes, _budget(facts))
@@ -132,7 +135,7 @@ def _page(facts: Facts, pictures: dict[str, str]) -> str:
         )
         if facts.probabilities
         else "",
-        section("How to repeat it", _repeat(facts)),
+        section("How to repeat it", repeat(facts)),
     ]
     subtitle = f"{settings.get('data', '')} · {settings.get('accelerator', '')}"
     return page(facts.title, subtitle, "".join(parts))
@@ -145,7 +148,7 @@ def _tiles(facts: Facts) -> list[tuple[str, str, str]]:
     if results.get("test_score") is not None:
         count = results.get("examples", {}).get("test")
         note = f"{count:,} test examples" if count else "test set"
-        found.append((_score(facts, results["test_score"]), label, note))
+        found.append((score_text(facts, results["test_score"]), label, note))
     if results.get("flash_bytes"):
         budget = results.get("flash_budget")
         note = f"{results['flash_bytes'] / budget:.1%} of the budget" if budget else "compiled file"
@@ -212,13 +215,13 @@ def _runner_table(facts: Facts) -> str:
         rows.append(
             [
                 row["runner"],
-                _score(facts, row["score"]),
+                score_text(facts, row["score"]),
                 same.get(differs, f"{differs} values differ"),
                 f"{row['cycles']:,}" if row.get("cycles") else "-",
                 f"{row['seconds']:.2f} s" if "seconds" in row else "-",
             ]
         )
-    label = _LABELS[facts.task][1]
+    label = LABELS[facts.task][1]
     count = facts.run.get("options", {}).get("verify_examples") or 64
     text = (
         f"<p>{count} test examples on each runner. keras: the fake-quantized network; tflm: the "
@@ -236,13 +239,13 @@ def _sets_table(facts: Facts) -> str:
     return text + table(["set", "images", "this network", "bicubic"], rows)
 
 
-def _repeat(facts: Facts) -> str:
+def repeat(facts: Facts) -> str:
     commands = "\n".join(entry["command"] for entry in facts.run.get("commands", []))
     rows = [[name, version] for name, version in versions().items()]
     return f"<pre>{html.escape(commands)}</pre>" + table(["package", "version"], rows)
 
 
-def _score(facts: Facts, value: float) -> str:
+def score_text(facts: Facts, value: float) -> str:
     if facts.task == "classification":
         return f"{value:.2%}"
     return f"{value:.2f} dB" if facts.task == "super_resolution" else f"{value:.4g}"
