@@ -1,5 +1,7 @@
 """Several budgets from one search."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -7,7 +9,10 @@ import tensorflow as tf
 
 import udc_tf
 from tests import networks
+from udc_tf.cli.errors import UsageError
+from udc_tf.cli.options import Options, front_runs
 from udc_tf.front import search_front
+from udc_tf.report.front import write_front
 from udc_tf.training_data import for_replicas
 
 _BUDGETS = ("3KiB", "3.5KiB")
@@ -110,3 +115,40 @@ def test_no_replica_is_left_without_examples():
     data = tf.data.Dataset.from_tensor_slices((np.arange(5), np.arange(5) * 2)).batch(4)
     last = list(for_replicas(data, 3).as_numpy_iterator())[-1]
     assert [part.tolist() for part in last] == [[4, 4, 4], [8, 8, 8]]
+
+
+class TestCommandLine:
+    def test_each_budget_is_a_run_of_its_own(self):
+        runs = front_runs(Options(recipe="digits", flash="6KiB,8KiB", search_epochs=20))
+        assert list(runs) == ["6KiB", "8KiB"]
+        for name, run in runs.items():
+            assert run.options.flash == name and run.flash_target == udc_tf.Flash(name)
+            assert run.recipe.search_epochs == 18 and run.recipe.search.warmup == 0.5
+        # What the user says, stands.
+        options = Options(recipe="digits", flash="6KiB,8KiB", search_epochs=20, warmup=0.3)
+        run = front_runs(options)["8KiB"]
+        assert run.recipe.search_epochs == 20 and run.recipe.search.warmup == 0.3
+
+    @pytest.mark.parametrize(
+        "flags, message",
+        [
+            ({"flash": "6KiB,6KiB"}, "budgets must differ"),
+            ({"flash": "6KiB,8"}, "Received: '8'"),
+            ({"flash": "6KiB,8KiB", "warmup": 0.1, "search_epochs": 5}, "an epoch or more"),
+        ],
+    )
+    def test_mistakes(self, flags, message):
+        with pytest.raises(UsageError, match=message):
+            front_runs(Options(recipe="digits", **flags))
+
+    def test_report_shows_every_budget(self, tmp_path):
+        record = {"sections": {"search": {"recipe": "digits", "flash": 6144}}, "commands": []}
+        for folder, score in (("", None), ("6KiB", 0.91), ("8KiB", 0.93)):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            (tmp_path / folder / "run.json").write_text(json.dumps(record))
+            results = {"flash_bytes": 6000, "test_score": score, "macs": 12345}
+            (tmp_path / folder / "results.json").write_text(json.dumps(results))
+        text = write_front(tmp_path, ["6KiB", "8KiB"]).read_text()
+        for shown in ("91.00%", "93.00%", "97.7%", 'href="8KiB/report.html"', "data:image/png"):
+            assert shown in text
+        assert (tmp_path / "images" / "front.png").exists()
