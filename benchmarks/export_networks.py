@@ -18,6 +18,11 @@ NETWORKS = {
     "autoencoder": models.autoencoder,
     "cnn28": lambda: models.small_cnn((28, 28, 1)),
 }
+# The same, classifiers with probabilities as outputs.
+CLASSIFYING = NETWORKS | {
+    "mobilenet_v2": lambda: models.mobilenet_v2((64, 64, 3), classes=10, alpha=0.35, softmax=True),
+    "cnn28": lambda: models.small_cnn((28, 28, 1), softmax=True),
+}
 WIDTHS = (0.25, 0.5, 0.75, 1.0)
 NONZEROS = (0.1, 0.2, 0.4, 0.7, 1.0)
 
@@ -70,11 +75,11 @@ def random_configuration(model: keras.Model, rng: np.random.Generator, bits=None
     return graph, groups, Configuration(channels=channels, layers=layers)
 
 
-def random_compact(name: str, seed: int, bits=None) -> keras.Model:
+def random_compact(name: str, seed: int, bits=None, networks=NETWORKS) -> keras.Model:
     """A compact network of a random configuration, with random weights."""
     keras.utils.set_random_seed(seed)
     rng = np.random.default_rng(seed)
-    model = Compactor(*random_configuration(NETWORKS[name](), rng, bits)).build()
+    model = Compactor(*random_configuration(networks[name](), rng, bits)).build()
     for layer in model.layers:
         if hasattr(layer, "refresh_mask"):
             layer.initialize_range()
@@ -82,11 +87,48 @@ def random_compact(name: str, seed: int, bits=None) -> keras.Model:
     return with_statistics(model, rng)
 
 
+def trained_compact(name: str, seed: int, bits=None, steps: int = 80) -> keras.Model:
+    """A compact network of a random configuration that has learned an easy task.
+
+    Untrained, a deep network is a chaos in which one step of one input moves outputs by dozens of
+    steps. The task: to tell ten smooth images under noise, or to reproduce vectors of low rank.
+    """
+    model = random_compact(name, seed, bits, CLASSIFYING)
+    rng = np.random.default_rng(1000 + seed)
+    for layer in model.layers:
+        if isinstance(layer, kl.BatchNormalization):
+            layer.momentum = 0.9
+    x, y = task(model, 32 * steps, rng)
+    loss = "sparse_categorical_crossentropy" if y.ndim == 1 else "mse"
+    rate = keras.optimizers.schedules.CosineDecay(3e-3, steps)
+    model.compile(keras.optimizers.Adam(rate), loss, jit_compile=False)
+    model.fit(x, y, batch_size=32, epochs=1, verbose=0)
+    return model
+
+
+def task(model: keras.Model, count: int, rng: np.random.Generator):
+    """Inputs and labels, or inputs twice."""
+    shape = model.input.shape[1:]
+    kinds = np.random.default_rng(0)  # the same task whatever the sample
+    if len(shape) == 1:
+        basis = kinds.normal(size=(4, *shape)) / 2
+        x = rng.normal(size=(count, 4)) @ basis + rng.normal(scale=0.05, size=(count, *shape))
+        return x.astype("float32"), x.astype("float32")
+    classes = model.output.shape[-1]
+    prototypes = _smooth(kinds.normal(size=(classes, 4, 4, shape[-1])), shape)
+    y = rng.integers(0, classes, count)
+    x = prototypes[y] + rng.normal(scale=0.3, size=(count, *shape))
+    return x.astype("float32"), y
+
+
+def _smooth(coarse: np.ndarray, shape) -> np.ndarray:
+    return tf.image.resize(coarse.astype("float32"), shape[:2], "bicubic").numpy()
+
+
 def random_inputs(model: keras.Model, count: int, rng: np.random.Generator) -> np.ndarray:
     """Smooth random images, or random vectors."""
     shape = model.input.shape[1:]
     if len(shape) == 1:
         return rng.normal(size=(count, *shape)).astype("float32")
-    coarse = rng.normal(size=(count, 4, 4, shape[-1])).astype("float32")
-    fine = tf.image.resize(coarse, shape[:2], "bicubic").numpy()
+    fine = _smooth(rng.normal(size=(count, 4, 4, shape[-1])), shape)
     return (fine + rng.normal(scale=0.1, size=fine.shape)).astype("float32")
