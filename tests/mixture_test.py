@@ -18,7 +18,7 @@ class _Case:
         theta = rng.normal(size=_SHAPE)
         theta[0, 0, 0, 0] = 0.0
         self.bits = tuple(bits)
-        self.buckets = tf.constant(rng.integers(0, _FRACTIONS + 1, _SHAPE), tf.int8)
+        self.buckets = tf.constant(rng.integers(0, _FRACTIONS + 1, _SHAPE), tf.int32)
         self.upstream = rng.normal(size=(_SAMPLES, *_SHAPE)).astype(np.float32)
         self.inputs = [
             tf.constant(v, tf.float32)
@@ -80,7 +80,7 @@ class TestMixedKernels:
                 (quantizers.FLOAT_BITS,),
                 tf.ones(1),
                 tf.ones([1, 1]),
-                buckets=tf.constant([0, 2, 1], tf.int8),
+                buckets=tf.constant([0, 2, 1], tf.int32),
                 tails=tails,
                 pruned_gradient=share,
             )

@@ -45,7 +45,7 @@ def mixed_kernels(
     """
     samples, shape = z.shape[0], theta.shape
     full = [samples, *shape]
-    index = None if buckets is None else tf.cast(tf.reshape(buckets, [-1]), tf.int32)
+    index = None if buckets is None else tf.reshape(buckets, [-1])
     levels = np.asarray([integer_levels(b) for b in bits], np.float32)
     no_scale = scale is None
 

@@ -112,26 +112,6 @@ def average_over_replicas(
         variable.assign(mean)
 
 
-def allow_int8_variables() -> None:
-    """Lets the strategy in scope make int8 variables, as which a search keeps its masks.
-
-    TensorFlow sends the first worker's initial value to the others, which it cannot do with int8.
-    Masks begin as zeros, so that there is nothing to send. (No public way around.)
-    """
-    strategy = tf.distribute.get_strategy()
-    if not spans_processes(strategy):
-        return
-    extended = strategy.extended
-    sent = type(extended)._get_variable_creator_initial_value
-
-    def initial_value(replica_id, device, primary_var, **kwargs):
-        if replica_id == 0 and tf.as_dtype(kwargs.get("dtype") or "float32") == tf.int8:
-            return kwargs["initial_value"]
-        return sent(extended, replica_id, device, primary_var, **kwargs)
-
-    extended._get_variable_creator_initial_value = initial_value
-
-
 class BackupByChief(keras.callbacks.BackupAndRestore):
     """`keras.callbacks.BackupAndRestore` which all workers read and the chief writes."""
 

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from absl import logging
 
-from udc_tf import conversion, multi_worker
+from udc_tf import conversion
 from udc_tf.channels import ChannelGroups
 from udc_tf.cost import BoundTarget, Target
 from udc_tf.graph import Graph, Node, trace
@@ -72,7 +72,6 @@ def make_searchable(
             f"Received: {target!r}"
         )
     settings = settings or SearchSettings()
-    multi_worker.allow_int8_variables()
     if is_subclassed(model):
         layers, plan = plan_named_groups(model)
         network, compactable, source = model, None, None

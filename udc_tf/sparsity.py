@@ -60,7 +60,7 @@ def nested_buckets(
     quota = np.maximum(1.0, np.round(np.asarray(fractions) * total))
     if fractions[-1] >= 1:
         quota[-1] = np.inf
-    buckets = np.empty(magnitude.size, np.int8)
+    buckets = np.empty(magnitude.size, np.int32)
     buckets[order] = np.searchsorted(quota, mass - 1e-6, side="left")
     return buckets.reshape(magnitude.shape)
 

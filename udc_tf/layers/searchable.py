@@ -79,7 +79,7 @@ class SearchableKernel:
                 name="buckets",
                 shape=self.theta.shape,
                 initializer="zeros",
-                dtype="int8",
+                dtype="int32",  # TensorFlow cannot send int8 between workers
                 trainable=False,
                 aggregation="only_first_replica",
             )
