@@ -12,6 +12,7 @@ from keras import tree
 
 from udc_tf import batch_norm, decisions, schedules, training_data
 from udc_tf.cost import BoundTarget, Target
+from udc_tf.followers import followers_of
 from udc_tf.layers.searchable import SearchableKernel
 from udc_tf.links import link_layer
 from udc_tf.multi_worker import TrainsInLockstep
@@ -217,7 +218,10 @@ class SearchModel(TrainsInLockstep, keras.Model):
         if not self.compiled:
             raise ValueError("Call `compile` before `fit`, at least with a loss.")
         if training_data.is_arrays(x):
-            x, y, batch_size, kwargs = self._as_dataset(x, y, batch_size, kwargs)
+            x, kwargs = training_data.as_dataset(
+                x, y, batch_size or 32, self.settings.seed, self.state.steps_done, kwargs
+            )
+            y = batch_size = None
         steps = training_data.steps_per_epoch(x, batch_size, kwargs.get("steps_per_epoch"))
         self._calibration = training_data.first_batches(x, batch_size, _CALIBRATION_BATCHES)
         self._plan_run(steps * ((planned_epochs or epochs) - kwargs.get("initial_epoch", 0)))
@@ -225,34 +229,6 @@ class SearchModel(TrainsInLockstep, keras.Model):
         if replicas > 1 and isinstance(x, tf.data.Dataset):
             x = training_data.for_replicas(x, replicas)
         return super().fit(x, y, batch_size=batch_size, epochs=epochs, **kwargs)
-
-    def _as_dataset(self, x, y, batch_size, kwargs):
-        """Arrays as a dataset whose order survives a resume."""
-        for leaf in tree.flatten(x):
-            if np.issubdtype(np.asarray(leaf).dtype, np.floating) and not np.isfinite(leaf).all():
-                raise ValueError("The training data contain NaN or infinite values.")
-        lengths = {len(leaf) for leaf in tree.flatten((x, y)) if leaf is not None}
-        if len(lengths) > 1:
-            raise ValueError(
-                "Inputs and labels must have the same number of examples. Received: "
-                f"{sorted(lengths)}"
-            )
-        shuffle = kwargs.pop("shuffle", True)
-        kwargs["shuffle"] = False  # of Keras: the dataset made here brings its own
-        weight = kwargs.pop("sample_weight", None)
-        arrays = (x, y) if weight is None else (x, y, weight)
-        if split := kwargs.pop("validation_split", 0.0):
-            cut = int(lengths.pop() * (1 - split))
-            kwargs["validation_data"] = tree.map_structure(lambda a: a[cut:], arrays)
-            arrays = tree.map_structure(lambda a: a[:cut], arrays)
-        if not shuffle:
-            dataset = tf.data.Dataset.from_tensor_slices(arrays).batch(batch_size or 32)
-            return dataset, None, None, kwargs
-        steps = training_data.steps_per_epoch(arrays[0], batch_size, None)
-        dataset = training_data.shuffled_dataset(
-            arrays, batch_size or 32, self.settings.seed, lambda: self.state.steps_done() // steps
-        )
-        return dataset, None, None, kwargs
 
     def _plan_run(self, steps: int) -> None:
         total = self.state.steps_done() + steps
@@ -332,37 +308,17 @@ class SearchModel(TrainsInLockstep, keras.Model):
         for variable, value in zip(followers, tf.cond(due, fresh, lambda: now), strict=True):
             variable.assign(value)
 
+    def _followers(self, range_follow: float):
+        def probabilities():
+            return tf.exp(self.state.log_probabilities())
+
+        return followers_of(self._kernel_layers, probabilities, range_follow)
+
     def refresh_masks(self) -> None:
         """Ranks all weights anew under the present probabilities."""
         followers, fresh = self._followers(range_follow=0.0)
         for variable, value in zip(followers, fresh() if followers else [], strict=True):
             variable.assign(value)
-
-    def _followers(self, range_follow: float):
-        """The variables that follow the weights, and a function that computes them afresh.
-
-        In numpy, all in one call: sorting there takes a fifth of what `tf.sort` does.
-        """
-        ranked = [layer for layer in self._kernel_layers if layer.buckets is not None]
-        ranged = [layer for layer in self._kernel_layers if layer.log_ranges is not None]
-        ranged = ranged if range_follow else []
-        variables = [*(la.buckets for la in ranked), *(la.log_ranges for la in ranged)]
-
-        def compute(*values):
-            values = iter(values)
-            buckets = [la.ranked_buckets(next(values), next(values)) for la in ranked]
-            ranges = [la.followed_ranges(next(values), next(values), range_follow) for la in ranged]
-            return [*buckets, *ranges]
-
-        def fresh():
-            pi = tf.exp(self.state.log_probabilities())
-            read = tf.convert_to_tensor
-            arguments = [v for la in ranked for v in (read(la.theta), la.activity(pi))]
-            arguments += [v for la in ranged for v in (read(la.theta), read(la.log_ranges))]
-            values = tf.numpy_function(compute, arguments, [v.dtype for v in variables])
-            return [tf.ensure_shape(v, var.shape) for v, var in zip(values, variables, strict=True)]
-
-        return variables, fresh
 
     def _predict_by_samples(self, x, z):
         """Each sample on its own slice of the batch; a batch smaller than that is gone round."""

@@ -1,7 +1,7 @@
 """What a search needs to know of its training data: its length, its order, a few batches of it."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -58,6 +58,38 @@ def shuffled_dataset(arrays: tuple, batch_size: int, seed: int, epoch) -> tf.dat
     data = indices.map(lambda i: tree.map_structure(lambda a: tf.gather(a, i), arrays))
     data = data.apply(tf.data.experimental.assert_cardinality(math.ceil(size / batch_size)))
     return data.prefetch(2)
+
+
+def as_dataset(
+    x: Any,
+    y: Any,
+    batch_size: int,
+    seed: int,
+    steps_done: Callable[[], int],
+    fit_options: Mapping[str, Any],
+) -> tuple[tf.data.Dataset, dict[str, Any]]:
+    """Arrays as a dataset whose order survives a resume, and what is left of `fit`'s options."""
+    for leaf in tree.flatten(x):
+        if np.issubdtype(np.asarray(leaf).dtype, np.floating) and not np.isfinite(leaf).all():
+            raise ValueError("The training data contain NaN or infinite values.")
+    lengths = {len(leaf) for leaf in tree.flatten((x, y)) if leaf is not None}
+    if len(lengths) > 1:
+        raise ValueError(
+            f"Inputs and labels must have the same number of examples. Received: {sorted(lengths)}"
+        )
+    options = dict(fit_options)
+    shuffle = options.pop("shuffle", True)
+    options["shuffle"] = False  # of Keras: the dataset made here brings its own
+    weight = options.pop("sample_weight", None)
+    arrays = (x, y) if weight is None else (x, y, weight)
+    if split := options.pop("validation_split", 0.0):
+        cut = int(lengths.pop() * (1 - split))
+        options["validation_data"] = tree.map_structure(lambda a: a[cut:], arrays)
+        arrays = tree.map_structure(lambda a: a[:cut], arrays)
+    if not shuffle:
+        return tf.data.Dataset.from_tensor_slices(arrays).batch(batch_size), options
+    steps = steps_per_epoch(arrays[0], batch_size, None)
+    return shuffled_dataset(arrays, batch_size, seed, lambda: steps_done() // steps), options
 
 
 def for_replicas(data: tf.data.Dataset, replicas: int) -> tf.data.Dataset:
