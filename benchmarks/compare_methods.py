@@ -34,6 +34,7 @@ from udc_tf.cli.exporting import Affine
 from udc_tf.export import tflite_file
 from udc_tf.export.errors import BudgetError
 from udc_tf.extraction import architecture_of, describe
+from udc_tf.repair import preferences
 
 # bits, non-zeros: each with the largest width that fits. The first is int8 by width alone.
 UNIFORM = (
@@ -89,8 +90,8 @@ def search_method(bench: Bench, run: Run, recipe: Recipe) -> Row:
     settings = udc_tf.SearchSettings(**{**recipe.search, "seed": run.seed})
     search, found = searched(task, target, settings, search_epochs)
     found["search_cpu_seconds"] = watch.read()[0]
-    log_pi = search.state.log_probabilities().numpy()
-    arch = sized(lambda b: most_likely_within(search, log_pi, b, task), task, target)
+    scores = preferences(search.state.log_probabilities().numpy(), search.problem.plan)
+    arch = sized(lambda b: most_likely_within(search, scores, b, task), task, target)
     found["predicted_bytes"] = arch.flash_bytes
     tiny = arch.build()
     stages = udc_tf.Stages(epochs=run.epochs - search_epochs, **recipe.stages)

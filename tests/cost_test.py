@@ -10,7 +10,7 @@ import udc_tf
 from tests import networks
 from udc_tf.cost import BIT_COST, DENSE_BITS, DENSE_SHARE, mask_bits, parse_bytes, target_from_dict
 from udc_tf.extraction import describe, repaired_choice
-from udc_tf.repair import Budget, extreme
+from udc_tf.repair import Budget, extreme, preferences
 from udc_tf.searchable import reachable_range
 
 _PLAIN_SIZES = udc_tf.SizeModel(fixed=0.0, per_operator=0.0, per_channel=0.0)
@@ -229,3 +229,30 @@ class TestRepair:
         random = [_chosen(search, rng.integers) for _ in range(2000)]
         inside = [log_probability(r) for r in random if budget.ratio(r) <= 1]
         assert log_probability(chosen) > max(inside)
+
+
+class TestPreferences:
+    def _search(self):
+        return udc_tf.make_searchable(networks.resnet(), "ethos_u55", udc_tf.Flash("9KiB"))
+
+    def test_the_most_likely_stays_the_best(self):
+        search = self._search()
+        plan, valid = search.problem.plan, search.state.valid.numpy()
+        rng = np.random.default_rng(0)
+        for scale in (0.01, 1.0, 10.0):
+            log_pi = np.where(valid, rng.normal(scale=scale, size=valid.shape), -np.inf)
+            log_pi -= np.logaddexp.reduce(log_pi, axis=1, keepdims=True)
+            scores = preferences(log_pi, plan)
+            best = scores[np.arange(len(scores)), log_pi.argmax(axis=1)]
+            assert (scores <= best[:, None] + 1e-9).all()
+
+    def test_near_options_come_before_far_ones_that_noise_lifted(self):
+        search = self._search()
+        plan, valid = search.problem.plan, search.state.valid.numpy()
+        row = next(i for i, d in enumerate(plan.decisions) if d.kind == "sparsity")
+        pi = np.where(valid, 1e-4, 0.0)
+        last = len(plan.decisions[row].options) - 1
+        pi[row, last], pi[row, 0] = 0.95, 0.03
+        with np.errstate(divide="ignore"):
+            scores = preferences(np.log(pi), plan)[row]
+        assert scores[last] > scores[last - 1] > scores[last - 2] > scores[0]

@@ -14,7 +14,7 @@ from udc_tf.cost import Flash, Macs
 from udc_tf.layers.searchable import SearchableKernel
 from udc_tf.plan import Plan
 from udc_tf.quantizers import FLOAT_BITS
-from udc_tf.repair import Budget, extreme, repair
+from udc_tf.repair import Budget, extreme, preferences, repair
 
 
 def extract_architecture(search, calibration: Iterable[Any] | None) -> Architecture:
@@ -48,13 +48,13 @@ def architecture_of(search, chosen: np.ndarray, calibration=None) -> Architectur
     return dataclasses.replace(plain, weights=get_layer_weights(compact))
 
 
-def repaired_choice(search, log_pi: np.ndarray | None = None) -> np.ndarray:
+def repaired_choice(search, scores: np.ndarray | None = None) -> np.ndarray:
     """Option numbers: the most likely ones (or by other scores), moved inside the targets."""
-    if log_pi is None:
-        log_pi = search.state.log_probabilities().numpy()
     budget, plan = Budget(search.problem.bound), search.problem.plan
+    if scores is None:
+        scores = preferences(search.state.log_probabilities().numpy(), plan)
     smallest = min((extreme(t, plan, True) for t in budget.targets), key=budget.ratio)
-    chosen = repair(log_pi, search.state.valid.numpy(), budget, smallest)
+    chosen = repair(scores, search.state.valid.numpy(), budget, smallest)
     ratio = budget.ratio(chosen)
     if ratio > 1:
         raise ValueError(f"No configuration inside the targets was found: {ratio:.1%} of them.")

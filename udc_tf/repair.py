@@ -68,6 +68,30 @@ def extreme(target: BoundTarget, plan: Plan, smallest: bool) -> np.ndarray:
     return chosen
 
 
+def preferences(log_pi: np.ndarray, plan: Plan) -> np.ndarray:
+    """What a repair should think of each option, from what the search thinks of it.
+
+    By the end of a search the probabilities of unlikely options are noise, and taken literally they
+    would send a classifier from all of its weights to a hundredth of them. Widths, bits, non-zeros
+    and kernel sizes are ordered: an option next to a likely one is hardly worse, one far from it
+    has never been tried with these weights. So half of the score is the logarithm of
+
+        sum_j pi_j exp(-|k - j|)
+
+    and half is minus the number of steps from the most likely option, which stays the best.
+    """
+    scores = log_pi.copy()
+    for i, decision in enumerate(plan.decisions):
+        if decision.kind == "choice":
+            continue
+        count = len(decision.options)
+        row, numbers = log_pi[i, :count], np.arange(count)
+        steps = np.abs(numbers[:, None] - numbers[None])
+        spread = np.logaddexp.reduce(row[None] - steps, axis=1)
+        scores[i, :count] = (spread - steps[row.argmax()]) / 2
+    return scores
+
+
 def repair(log_pi: np.ndarray, valid: np.ndarray, budget: Budget, smallest: np.ndarray):
     """The most likely choice of options for which `budget.ratio` is at most 1, and not far below.
 
