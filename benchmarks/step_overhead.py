@@ -31,7 +31,7 @@ NETWORKS = {
     ),
 }  # fmt: skip
 TWO_OPTIONS = udc_tf.SearchSpace(widths=(0.5, 1.0), bits=(4, 8), sparsities=(0.1, 1.0))
-ROUNDS, STEPS = 5, 16  # a round holds one refresh of the masks
+ROUNDS, STEPS = 6, 16  # a round holds one refresh of the masks
 
 
 def _cpu_seconds() -> float:
