@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+import math
 import time
 from typing import Any
 
@@ -112,7 +113,7 @@ def keep_architecture(
     work.add_results(
         predicted_flash_bytes=architecture.flash_bytes,
         macs=architecture.macs,
-        original_parameters=search.network.count_params(),
+        original_parameters=sum(math.prod(v.shape) for v in search.network.trainable_variables),
         left_out=search.problem.plan.left_out,
     )
     architecture.save(work.architecture)  # last: its presence says that the step is done
