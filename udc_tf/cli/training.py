@@ -1,8 +1,8 @@
 """The two steps that train: search and finetuning."""
 
 import dataclasses
-import sys
 import math
+import sys
 import time
 from typing import Any
 
