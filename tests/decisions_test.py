@@ -161,12 +161,13 @@ class TestGradientVariance:
 
     @pytest.fixture(scope="class")
     def variance(self):
+        keras.utils.set_random_seed(0)  # of the network's weights
         search = udc_tf.make_searchable(networks.small_cnn(), "ethos_u55", udc_tf.Flash("3.5KiB"))
         search.compile(loss=networks.cross_entropy())
         x, y = networks.blobs(64)
         valid = search.state.valid.numpy()
 
-        def of(samples, tau, draws=24):
+        def of(samples, tau, draws=48):
             @tf.function
             def gradient(seed):
                 logits = tf.convert_to_tensor(search.state.logits)
@@ -177,7 +178,7 @@ class TestGradientVariance:
                 return tape.gradient(loss, logits)
 
             seeds = tf.range(draws, dtype=tf.int64)
-            return np.var([gradient(s).numpy() for s in seeds], axis=0).max()
+            return np.var([gradient(s).numpy() for s in seeds], axis=0).mean()
 
         return of
 
