@@ -68,6 +68,18 @@ class TestFlash:
         bits_each = DENSE_BITS[bits] + mask_bits(np.float64(DENSE_SHARE[bits]))
         assert self._bytes(bits, 1.0) == pytest.approx(9 * 64 * 256 * bits_each / 8, rel=1e-3)
 
+    @pytest.mark.parametrize(
+        "bits, nonzeros, measured",
+        [
+            *((1, 1.0, 1.02), (1, 0.2, 0.95), (4, 1.0, 3.44), (4, 0.2, 1.36)),
+            *((4, 0.1, 0.77), (8, 0.2, 2.46), (8, 0.01, 0.24)),
+        ],
+    )
+    def test_is_near_what_vela_stored_for_other_weights(self, bits, nonzeros, measured):
+        """Bits a weight of this convolution, measured once with weights the model never saw."""
+        bits_each = 8 * self._bytes(bits, nonzeros) / (9 * 64 * 256)
+        assert bits_each == pytest.approx(measured, rel=0.12)
+
     def test_padding_is_coded_too(self):
         """3x3 with 34 of 64 inputs: 40 of them are coded, with 12 taps; 8 outputs at a time."""
         plain = self._bytes(4, 0.2, width=34 / 64)

@@ -225,12 +225,9 @@ class _Run:
         self._finetuner.make_train_function(force=self._stages.stage_of(done) == 3)
         control = StageControl(self._stages, self._network, self._data)
         keep = _KeepState(self._state, self._data)
-        data, replicas = (
-            self._data.dataset,
-            self._finetuner.distribute_strategy.num_replicas_in_sync,
-        )
+        replicas = self._finetuner.distribute_strategy.num_replicas_in_sync
         self._finetuner.fit(
-            data if replicas == 1 else training_data.for_replicas(data, replicas),
+            training_data.for_replicas(self._data.dataset, replicas),
             validation_data=self._validation_data,
             initial_epoch=done,
             epochs=end,
@@ -276,7 +273,10 @@ class StageControl(keras.callbacks.Callback):
             fit_ranges(self._network)
 
     def on_test_begin(self, logs=None):
-        # Every replica has statistics of its own part of the data.
+        self._agree_on_statistics()
+
+    def _agree_on_statistics(self):
+        """Every replica has batch-norm statistics of its own part of the data."""
         statistics = [
             v
             for bn in batch_norm_layers(self._network)
@@ -285,7 +285,7 @@ class StageControl(keras.callbacks.Callback):
         multi_worker.average_over_replicas(self._network.distribute_strategy, statistics)
 
     def on_epoch_end(self, epoch, logs=None):
-        self.on_test_begin()
+        self._agree_on_statistics()
         if logs is not None:
             logs["weight_norm"] = weight_norm(self._network)
             logs["stage"] = self._stages.stage_of(epoch)

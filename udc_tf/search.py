@@ -226,7 +226,7 @@ class SearchModel(TrainsInLockstep, keras.Model):
         self._calibration = training_data.first_batches(x, batch_size, _CALIBRATION_BATCHES)
         self._plan_run(steps * ((planned_epochs or epochs) - kwargs.get("initial_epoch", 0)))
         replicas = self.distribute_strategy.num_replicas_in_sync
-        if replicas > 1 and isinstance(x, tf.data.Dataset):
+        if isinstance(x, tf.data.Dataset):
             x = training_data.for_replicas(x, replicas)
         return super().fit(x, y, batch_size=batch_size, epochs=epochs, **kwargs)
 

@@ -95,12 +95,15 @@ def as_dataset(
 def for_replicas(data: tf.data.Dataset, replicas: int) -> tf.data.Dataset:
     """The same batches, each of which can be cut into a part for every replica.
 
-    A last batch of fewer examples goes round, so that no replica is left without any.
+    For one replica they are as they were. For several, a last batch of fewer examples goes round,
+    so that none is left without any.
 
     >>> data = for_replicas(tf.data.Dataset.range(5).batch(4), 2)
     >>> [batch.tolist() for batch in data.as_numpy_iterator()]
     [[0, 1, 2, 3], [4, 4]]
     """
+    if replicas == 1:
+        return data
 
     def filled(*batch):
         size = tf.shape(tree.flatten(batch)[0])[0]
