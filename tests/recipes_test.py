@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -136,6 +137,7 @@ class TestExport:
         ["cifar10", "keyword_spotting", "anomaly_detection", "digits", "super_resolution"],
     )
     def test_compiled_network_runs_on_the_npu_as_in_tflm(self, name, tmp_path, eagerly):
+        keras.utils.set_random_seed(0)
         recipe = _small(name)
         x, y = _fake(recipe)
         tiny = _finetuned(recipe, _searched(recipe, x, y), x, y)
