@@ -21,6 +21,7 @@ from udc_tf.finetuner import (
     kernel_layers,
 )
 from udc_tf.layers.compact import WeightTraining
+from udc_tf.rescaling import restore_norms
 from udc_tf.stages import Stages
 from udc_tf.training_state import TrainingState
 
@@ -122,6 +123,8 @@ def finetune(
     else:
         if stages.start == "fresh":
             reinitialize(tiny)
+        else:
+            restore_norms(tiny)
         prepare(tiny)
     if not state.progress.finished:
         # Builds loss and metrics, for which Keras would else take a batch out of the first pass.

@@ -65,7 +65,8 @@ class Stages:
         label_smoothing: for the loss that `finetune` makes; a loss of your own has its own.
         train_batch_norm: whether batch norm's gain and offset are learned.
         temperature, distillation: of a teacher's logits, and the weight of its loss in [0, 1].
-        start: "inherited" weights, or "fresh" ones from the layers' initializers.
+        start: "inherited" weights, scaled back to the size of fresh ones where a batch norm follows
+            (`udc_tf.rescaling`); or "fresh" ones from the layers' initializers.
         calibration_batches: on how many batches batch norm's statistics and the activations' ranges
             are measured before they are frozen.
 
