@@ -26,7 +26,7 @@ from udc_tf.searchable import make_searchable
 from udc_tf.space import SearchSpace
 
 DEFAULT_CONFIGURATIONS = 16
-_FORMAT = 2
+_FORMAT = 3
 # How far coefficients may reasonably be from their defaults: absolute, or of the default.
 _OVERHEAD_SPREAD = {"fixed": 1500.0, "per_operator": 150.0, "per_channel": 2.0}
 _CODING_SPREAD = 0.08
@@ -203,15 +203,15 @@ def _features(bound, chosen) -> tuple[dict[str, float], float]:
         "fixed": 1.0,
         "per_operator": float(present.sum() + (parts * operators).sum()),
         "per_channel": float((present * counts.outputs).sum()),
-        "mask_cost": float((present * bound.mask(counts)).sum() / 8),
     }
-    weights = present * counts.weights / 8
-    for i, bits in enumerate(counts.bits.astype(int)):
-        table, amount = "bit_cost", weights[i] * counts.density[i]
-        if counts.dense[i]:
-            table, amount = "dense_bits", weights[i]
-        name = f"{table}/{bits}"
-        features[name] = features.get(name, 0.0) + float(amount)
+    for table, amount in bound.amounts(counts).items():
+        stored = present * amount / 8
+        if table == "mask_cost":
+            features[table] = float(stored.sum())
+            continue
+        for i in np.flatnonzero(stored):
+            name = f"{table}/{int(counts.bits[i])}"
+            features[name] = features.get(name, 0.0) + float(stored[i])
     constant = sum(
         float(n) * (p.bytes + p.bytes_per_channel * float(c))
         for n, c, p in zip(parts, counts.part_channels, plan.fixed, strict=True)

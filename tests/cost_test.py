@@ -8,7 +8,15 @@ from keras import layers as kl
 
 import udc_tf
 from tests import networks
-from udc_tf.cost import BIT_COST, DENSE_BITS, DENSE_SHARE, mask_bits, parse_bytes, target_from_dict
+from udc_tf.cost import (
+    BIT_COST,
+    DENSE_BITS,
+    DENSE_SHARE,
+    DIRECT_BITS,
+    mask_bits,
+    parse_bytes,
+    target_from_dict,
+)
 from udc_tf.extraction import describe, repaired_choice
 from udc_tf.repair import Budget, extreme, preferences
 from udc_tf.searchable import reachable_range
@@ -46,6 +54,11 @@ class TestParsing:
         ]
         assert [target_from_dict(t.to_dict()) for t in targets] == targets
 
+    def test_size_models_of_earlier_versions_lack_tables(self):
+        values = udc_tf.SizeModel(fixed=1700.0).to_dict()
+        del values["direct_bits"]
+        assert udc_tf.SizeModel.from_dict(values) == udc_tf.SizeModel(fixed=1700.0)
+
 
 class TestFlash:
     def _bytes(self, bits, nonzeros, width=1.0, target=None):
@@ -67,6 +80,15 @@ class TestFlash:
     def test_rounding_makes_zeros_in_dense_layers(self, bits):
         bits_each = DENSE_BITS[bits] + mask_bits(np.float64(DENSE_SHARE[bits]))
         assert self._bytes(bits, 1.0) == pytest.approx(9 * 64 * 256 * bits_each / 8, rel=1e-3)
+
+    @pytest.mark.parametrize("bits", [2, 8])
+    def test_scattered_zeros_cost_what_any_weight_does(self, bits):
+        weights = 9 * 64 * 256
+        assert self._bytes(bits, 0.8) == pytest.approx(weights * DIRECT_BITS[bits] / 8, rel=1e-3)
+        # 60 of 64 inputs: their padding is in runs, as then are most zeros.
+        weights, coded = 9 * 60 * 240, 9 * 64 * 240
+        expected = weights * 0.8 * BIT_COST[bits] + coded * mask_bits(0.8 * weights / coded)
+        assert self._bytes(bits, 0.8, width=60 / 64) == pytest.approx(expected / 8, rel=1e-3)
 
     @pytest.mark.parametrize(
         "bits, nonzeros, measured",
@@ -120,13 +142,16 @@ class TestFlash:
 class TestBoundFlash:
     """One cost, whether decisions are soft in a training step or hard in the repair."""
 
-    def _bound(self):
-        space = udc_tf.SearchSpace(widths=(0.3, 0.6, 1.0), bits=(1, 2, 4), sparsities=(0.1, 0.5, 1))
-        search = udc_tf.make_searchable(networks.u_net(), space, udc_tf.Flash("8KiB"))
+    def _bound(self, make=networks.u_net):
+        space = udc_tf.SearchSpace(
+            widths=(0.3, 0.5, 1.0), bits=(1, 2, 8), sparsities=(0.1, 0.5, 0.8, 1)
+        )
+        search = udc_tf.make_searchable(make(), space, udc_tf.Flash("64KiB"))
         return search.problem.bound[0], search.state.valid.numpy()
 
-    def test_soft_and_hard_agree(self):
-        bound, valid = self._bound()
+    @pytest.mark.parametrize("make", [networks.u_net, _convolution])
+    def test_soft_and_hard_agree(self, make):
+        bound, valid = self._bound(make)
         chosen = np.random.default_rng(0).integers(valid.sum(axis=1))
         moves = bound.cost(bound.maps.counts_of_moves(chosen))
         soft = bound.cost(bound.maps.counts(tf.constant(bound.maps.one_hot(chosen)[None])))
@@ -135,9 +160,10 @@ class TestBoundFlash:
         pairs = bound.cost(bound.maps.counts_of_pairs(chosen, 0, 1))
         assert pairs[chosen[0], chosen[1]] == pytest.approx(float(soft[0]), rel=1e-5)
 
+    @pytest.mark.parametrize("make", [networks.u_net, _convolution])
     @pytest.mark.parametrize("hard", [True, False])
-    def test_gradients_are_finite(self, hard):
-        bound, valid = self._bound()
+    def test_gradients_are_finite(self, hard, make):
+        bound, valid = self._bound(make)
         z = valid / valid.sum(axis=1, keepdims=True)
         if hard:
             z = np.eye(valid.shape[1])[valid.sum(axis=1) - 1]

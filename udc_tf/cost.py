@@ -69,11 +69,13 @@ class Target(Protocol):
     def to_dict(self) -> dict[str, Any]: ...
 
 
-# What Vela's coder takes for bell-shaped weights, in bits, besides the mask of non-zeros.
+# What Vela's coder takes for bell-shaped weights, in bits: a non-zero, besides the mask.
 BIT_COST = {1: 1.09, 2: 1.96, 3: 2.91, 4: 3.79, 5: 4.62, 6: 5.66, 7: 6.94, 8: 7.37}
 # Weights of a layer that is not pruned: rounding makes some of them zero.
 DENSE_BITS = {1: 0.95, 2: 0.56, 3: 1.97, 4: 3.12, 5: 4.18, 6: 5.47, 7: 6.73, 8: 6.98}
 DENSE_SHARE = {1: 1.0, 2: 0.545, 3: 0.742, 4: 0.863, 5: 0.921, 6: 0.958, 7: 0.978, 8: 0.987}
+# Any weight, zero or not, where zeros are too scattered for runs: 75% to 90% are not zero.
+DIRECT_BITS = {1: 1.60, 2: 2.04, 3: 2.88, 4: 3.75, 5: 4.53, 6: 5.72, 7: 6.84, 8: 7.28}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +90,9 @@ class SizeModel:
     - payload: bit_cost[b] for each non-zero of a pruned layer; dense_bits[b] for each weight of one
       that is not pruned, of which the share dense_share[b] is not rounded to zero.
 
+    Where most zeros stand alone (`zeros_stand_alone`) the coder has no runs of them: instead of
+    payload and mask, each coded weight then takes direct_bits[b].
+
     The defaults are measured on Vela's coder; `udc_tf.export.calibrate` fits them to a network.
     Tables may be partial: bits that are not named have the default.
     """
@@ -99,6 +104,7 @@ class SizeModel:
     bit_cost: Mapping[int, float] = dataclasses.field(default_factory=dict)
     dense_bits: Mapping[int, float] = dataclasses.field(default_factory=dict)
     dense_share: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    direct_bits: Mapping[int, float] = dataclasses.field(default_factory=dict)
 
     @property
     def tables(self) -> dict[str, dict[int, float]]:
@@ -115,7 +121,12 @@ class SizeModel:
         return cls(**{**values, **tables})
 
 
-_TABLES = {"bit_cost": BIT_COST, "dense_bits": DENSE_BITS, "dense_share": DENSE_SHARE}
+_TABLES = {
+    "bit_cost": BIT_COST,
+    "dense_bits": DENSE_BITS,
+    "dense_share": DENSE_SHARE,
+    "direct_bits": DIRECT_BITS,
+}
 
 
 def mask_bits(share: Any) -> Any:
@@ -131,6 +142,27 @@ def mask_bits(share: Any) -> Any:
     rest = 1.0 - share
     nats = share * numeric.log(share) + rest * numeric.log(rest)
     return 0.11 * rest**30 - nats / np.log(2.0)
+
+
+def zeros_stand_alone(filled: Any, nonzeros: Any) -> Any:
+    """1 where most zeros of a pruned layer have no zero beside them, else 0.
+
+    Vela codes runs of zeros only if at least half of the zeros are in runs of two or more. A zero
+    among random others is alone with probability `nonzeros` squared; padding comes in runs. This
+    is a step, of gradient 0: the search sees it where options of a decision are on either side.
+
+    Args:
+        filled: the share of the coded weights that is not padding.
+        nonzeros: the share of these that is not zero.
+
+    >>> [float(zeros_stand_alone(1.0, s)) for s in (0.7, 0.8)], float(zeros_stand_alone(0.9, 0.8))
+    ([0.0, 1.0], 0.0)
+    """
+    alone = filled * (1.0 - nonzeros) * nonzeros**2
+    stands_alone = 2.0 * alone > 1.0 - filled * nonzeros
+    if tf.is_tensor(stands_alone):
+        return tf.cast(stands_alone, filled.dtype)
+    return np.asarray(stands_alone, np.float32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,28 +288,38 @@ class _BoundFlash:
 
     def layer_bytes(self, counts: Counts) -> Any:
         """Bytes of each layer, [..., layers]."""
-        stream = counts.weights * self.payload(counts)
-        stream = (stream + self.model.mask_cost * self.mask(counts)) / 8
-        stored = stream + self.model.per_channel * counts.outputs
+        amounts = self.amounts(counts)
+        bits = self.model.mask_cost * amounts.pop("mask_cost")
+        for table, amount in amounts.items():
+            bits += counts.by_bits[table] * amount
+        stored = bits / 8 + self.model.per_channel * counts.outputs
         return counts.present * (stored + self.model.per_operator)
 
-    def payload(self, counts: Counts) -> Any:
-        """Bits a weight, besides the mask."""
-        dense = counts.dense * counts.by_bits["dense_bits"]
-        return (counts.density - counts.dense) * counts.by_bits["bit_cost"] + dense
-
-    def mask(self, counts: Counts) -> Any:
-        """Bits of each layer's mask, [..., layers]."""
-        coded = counts.coded_weights
+    def amounts(self, counts: Counts) -> dict[str, Any]:
+        """How much each layer has of each coefficient of the coding, [..., layers]."""
+        coded, dense = counts.coded_weights, counts.dense
         filled = counts.weights / (coded + 1e-6)  # an option that a decision lacks counts nothing
         dense_share = counts.by_bits["dense_share"]
         if counts.pruned is None:
-            share = counts.density - counts.dense * (1.0 - dense_share)
-            return coded * mask_bits(filled * share)
-        # Each option by itself, not the mask of a mixture: that is what z weighs.
-        options = mask_bits(filled[..., None, :] * self.maps.sparsities[:, None])
-        pruned = _total(counts.pruned * options, axis=-2)
-        return coded * (pruned + counts.dense * mask_bits(filled * dense_share))
+            direct = (1.0 - dense) * zeros_stand_alone(filled, counts.density)
+            nonzeros = (1.0 - direct) * (counts.density - dense)
+            share = counts.density - dense * (1.0 - dense_share)
+            mask = (1.0 - direct) * mask_bits(filled * share)
+        else:
+            # Each option by itself, not the mask of a mixture: that is what z weighs.
+            sparsities, filled_options = self.maps.sparsities[:, None], filled[..., None, :]
+            directly = counts.pruned * zeros_stand_alone(filled_options, sparsities)
+            in_runs = counts.pruned - directly
+            direct = _total(directly, axis=-2)
+            nonzeros = _total(in_runs * sparsities, axis=-2)
+            mask = _total(in_runs * mask_bits(filled_options * sparsities), axis=-2)
+            mask += dense * mask_bits(filled * dense_share)
+        return {
+            "mask_cost": coded * mask,
+            "bit_cost": counts.weights * nonzeros,
+            "dense_bits": counts.weights * dense,
+            "direct_bits": coded * direct,
+        }
 
     def cost(self, counts: Counts) -> Any:
         parts = self.maps.plan.fixed
