@@ -9,7 +9,7 @@ processes may share the work (start the same command again): a run is claimed by
 done twice. Fashion-MNIST is pooled to 14x14, CIFAR-10 to 16x16; the network is a ResNet8. --full
 does the recipes of `udc_tf.models` instead, UDC and plain int8, each once and for hours.
 
-- udc: search and finetuning, half of the epochs each.
+- udc: search, a sixth of the epochs, and finetuning.
 - uniform: one width, bitwidth and density for all inner layers, the widest that fits, trained for
   all epochs; the best of the grid. int8_width: its 8 dense bits. int8_full: these at full width.
 - random: trials of `compare_tuner`, each trained for all epochs, best of 3 and of 10.
@@ -45,7 +45,7 @@ def define_flags() -> None:
     flags.DEFINE_list("budgets", [], "Bytes; the task's own by default.")
     flags.DEFINE_list("seeds", ["0", "1", "2"], "Settings are chosen by seed 0.")
     flags.DEFINE_integer("epochs", 12, "Of a run, the search included.", lower_bound=2)
-    flags.DEFINE_integer("images", 20_000, "To train on.")
+    flags.DEFINE_integer("images", 8_000, "To train on.")
     flags.DEFINE_string("results", str(RESULTS), "The rows; table and picture go beside it.")
     flags.DEFINE_string(
         "cache", "~/.cache/udc_tf/compare", "For data, size fits and random search."

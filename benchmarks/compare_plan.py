@@ -48,6 +48,13 @@ def _all_runs(sizes: Sizes, methods, seeds, rows) -> Iterator[Run]:
                 for setting in settings:
                     yield run(place, method, setting, budget, seed)
 
+    def repeated(method, seed):
+        """A method's best setting once more, where it is known."""
+        if method in methods:
+            for data, budget in places():
+                if best := chosen(rows, data, method, budget, *sizes[data][:2]):
+                    yield run(data, method, best, budget, seed)
+
     for data, budget in places():
         for recipe in recipes:
             yield run(data, recipe, SEARCHES, budget, first)
@@ -58,26 +65,23 @@ def _all_runs(sizes: Sizes, methods, seeds, rows) -> Iterator[Run]:
     if "int8_full" in methods:
         for data in sizes:
             yield run(data, "int8_full", INT8, None, first)
-    yield from of_method("random", SETTINGS["random"][:FEW])
     yield from of_method("tfmot", SETTINGS["tfmot"])
-    yield from of_method("dnas", SETTINGS["dnas"])
     for seed in others:
         for recipe in recipes:
             yield from of_method(recipe, [SEARCHES], seed)
-        for method in ("uniform", "int8_width", "tfmot", "dnas"):
-            if method in methods:
-                for data, budget in places():
-                    if best := chosen(rows, data, method, budget, *sizes[data][:2]):
-                        yield run(data, method, best, budget, seed)
+        yield from repeated("uniform", seed)
+        yield from repeated("int8_width", seed)
+    yield from of_method("random", SETTINGS["random"][:FEW])
+    yield from of_method("dnas", SETTINGS["dnas"])
+    for seed in others:
+        yield from repeated("tfmot", seed)
+        yield from repeated("dnas", seed)
         if "int8_full" in methods:
             for data in sizes:
                 yield run(data, "int8_full", INT8, None, seed)
     yield from of_method("random", SETTINGS["random"][FEW:])
-    if "random" in methods:
-        for seed in others:
-            for data, budget in places():
-                if best := chosen(rows, data, "random", budget, *sizes[data][:2]):
-                    yield run(data, "random", best, budget, seed)
+    for seed in others:
+        yield from repeated("random", seed)
 
 
 def stored_as(method: str) -> str:
