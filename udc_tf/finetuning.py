@@ -24,6 +24,7 @@ from udc_tf.layers.compact import WeightTraining
 from udc_tf.rescaling import restore_norms
 from udc_tf.stages import Stages
 from udc_tf.training_state import TrainingState
+from udc_tf.whole_biases import make_biases_whole
 
 STATE_FILE = "finetune_state.npz"
 
@@ -217,6 +218,7 @@ class _Run:
             self._enter(3)
         for layer in kernel_layers(self._network):
             layer.alpha.assign(1.0)
+        make_biases_whole(self._network)
         self._state.progress.finished = True
         self._state.save()
 

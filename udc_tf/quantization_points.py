@@ -161,7 +161,7 @@ class _Planner:
         kind = type(layer).__name__
         if not node.inputs:
             return
-        if isinstance(layer, _KEEPS_RANGE) or kind in _KEEPS_RANGE_OPS:
+        if keeps_range(layer):
             source = self._id(node.inputs[0])
             for ref in outputs:
                 self._parent[ref.id] = self._root(source)
@@ -196,6 +196,11 @@ class _Planner:
         fuses = is_kernel or isinstance(node.layer, _FUSES_ACTIVATION)
         fuses = fuses or type(node.layer).__name__ in _FUSES_ACTIVATION_OPS
         return fuses and is_fusable(following)
+
+
+def keeps_range(layer: keras.Operation) -> bool:
+    """Whether the layer's outputs have its inputs' scale."""
+    return isinstance(layer, _KEEPS_RANGE) or type(layer).__name__ in _KEEPS_RANGE_OPS
 
 
 def is_fusable(layer: keras.Operation) -> bool:

@@ -9,8 +9,7 @@ starts afresh (van Laarhoven, arXiv:1706.05350, describes the effect).
 import keras
 import numpy as np
 
-from udc_tf.graph import Node, trace
-from udc_tf.layers.kernels import KernelLayer
+from udc_tf.folds import folds
 
 
 def restore_norms(network: keras.Model) -> dict[str, float]:
@@ -32,7 +31,10 @@ def restore_norms(network: keras.Model) -> dict[str, float]:
     {'dense': 0.25}
     """
     factors = {}
-    for kernel, bn in _pairs(network):
+    for fold in folds(network):
+        kernel, bn = fold.kernel, fold.batch_norm
+        if bn is None:
+            continue
         size = _root_mean_square(kernel.theta)
         fresh = _root_mean_square(kernel.kernel_initializer(kernel.theta.shape))
         if not (size > 0 and fresh > 0):
@@ -44,28 +46,6 @@ def restore_norms(network: keras.Model) -> dict[str, float]:
         for variable, by in scaled:
             variable.assign(variable * by)
     return factors
-
-
-def _pairs(network: keras.Model) -> list[tuple[KernelLayer, keras.layers.BatchNormalization]]:
-    """Kernels whose outputs go into a batch norm and nowhere else, with that batch norm."""
-    graph = trace(network)  # a copy of the layers, by the same names
-    layers = {layer.name: layer for layer in network.layers}
-    calls: dict[str, int] = {}
-    for node in graph.nodes:
-        calls[node.name] = calls.get(node.name, 0) + 1
-
-    def layer_of(node: Node, kind: type):
-        layer = layers.get(node.name)
-        return layer if isinstance(layer, kind) and calls[node.name] == 1 else None
-
-    found = []
-    for node in graph.nodes:
-        kernel, after = layer_of(node, KernelLayer), graph.consumers(node.output)
-        if kernel is None or kernel.activation is not keras.activations.linear or len(after) != 1:
-            continue
-        if (bn := layer_of(after[0], keras.layers.BatchNormalization)) is not None:
-            found.append((kernel, bn))
-    return found
 
 
 def _root_mean_square(weights) -> float:

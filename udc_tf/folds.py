@@ -1,0 +1,73 @@
+"""Kernels with what becomes part of them in an int8 network: the batch norm that follows."""
+
+import dataclasses
+
+import keras
+
+from udc_tf.graph import Graph, Node, TensorRef, trace
+from udc_tf.layers.activation_quantizer import ActivationQuantizer
+from udc_tf.layers.kernels import KernelLayer
+from udc_tf.quantization_points import keeps_range
+
+
+@dataclasses.dataclass(frozen=True)
+class Fold:
+    """A kernel that is called once.
+
+    Attributes:
+        batch_norm: what takes its outputs, alone and at once; None if that is something else.
+        input_quantizer: what rounds its inputs; None if nothing does.
+    """
+
+    kernel: KernelLayer
+    batch_norm: keras.layers.BatchNormalization | None
+    input_quantizer: ActivationQuantizer | None
+
+
+def folds(network: keras.Model) -> list[Fold]:
+    """The kernels of a functional model, in the order of their calls.
+
+    Example:
+
+    >>> from udc_tf import UDCDense
+    >>> dense, bn = UDCDense(3, name="dense"), keras.layers.BatchNormalization(name="bn")
+    >>> model = keras.Sequential([keras.Input((4,)), dense, bn])
+    >>> [(fold.kernel.name, fold.batch_norm.name) for fold in folds(model)]
+    [('dense', 'bn')]
+    """
+    graph = trace(network)  # of copies of the layers, by the same names
+    layers = {layer.name: layer for layer in network.layers}
+    names = [node.name for node in graph.nodes]
+
+    def layer_of(node: Node | None, kind: type):
+        layer = None if node is None else layers.get(node.name)
+        return layer if isinstance(layer, kind) else None
+
+    found = []
+    for node in graph.nodes:
+        kernel = layer_of(node, KernelLayer)
+        if kernel is None or names.count(node.name) > 1:
+            continue
+        following = None
+        if kernel.activation is keras.activations.linear:
+            following = _sole_consumer(graph, node.output)
+        bn = layer_of(following, keras.layers.BatchNormalization)
+        if bn is not None and names.count(bn.name) > 1:
+            bn = None
+        source = layer_of(_origin(graph, node.inputs[0]), ActivationQuantizer)
+        found.append(Fold(kernel, bn, source))
+    return found
+
+
+def _sole_consumer(graph: Graph, ref: TensorRef) -> Node | None:
+    consumers = graph.consumers(ref)
+    is_output = any(r.id == ref.id for r in keras.tree.flatten(graph.outputs))
+    return consumers[0] if len(consumers) == 1 and not is_output else None
+
+
+def _origin(graph: Graph, ref: TensorRef) -> Node | None:
+    """The call that gave a tensor its values, behind all that only moves or selects them."""
+    makers = [n for n in graph.nodes if any(r.id == ref.id for r in keras.tree.flatten(n.outputs))]
+    if makers and makers[0].inputs and keeps_range(makers[0].layer):
+        return _origin(graph, makers[0].inputs[0])
+    return makers[0] if makers else None
