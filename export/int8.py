@@ -13,6 +13,7 @@ import numpy as np
 from udc_tf.export import (
     bias_rounding,
     code_check,
+    dense_scale,
     folding,
     simulation,
     tflite_file,
@@ -86,8 +87,10 @@ def to_int8(model: keras.Model, calibration: Any = None, deployment: str = "sing
     samples = None if calibration is None else calibrating.take_samples(calibration, network)
     network, quantizations = calibrating.quantize_values(network, samples)
     for step in network.kernels:
-        scales = (quantizations[i].scale for i in (step.inputs[0], step.output))
+        scales = [quantizations[i].scale for i in (step.inputs[0], step.output)]
         step.kernel = folding.within_int32(step.kernel, *scales)
+        if step.kind == "FULLY_CONNECTED":
+            step.kernel = dense_scale.settle(step.kernel, *scales)
     bias_rounding.round_biases(network, quantizations, samples)
     content = tflite_writer.write(network, quantizations)
     exact = Int8Model(content, network, tuple(quantizations), shifts)

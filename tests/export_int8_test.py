@@ -138,7 +138,9 @@ class TestCodes:
             applied = np.asarray(layer.effective_kernel(False))
             ratio = back[type(layer).__name__](real)[applied != 0] / applied[applied != 0]
             if step.name in ("depthwise", "head"):
-                np.testing.assert_allclose(ratio, 1, rtol=1e-5)
+                # A dense layer's scale gives way a little, see `dense_scale`; all of it as one.
+                np.testing.assert_allclose(ratio, ratio[0], rtol=1e-5)
+                np.testing.assert_allclose(ratio, 1, rtol=5e-4 if step.name == "head" else 1e-5)
             seen += 1
         assert seen == 4
 

@@ -33,8 +33,8 @@ Observer = Callable[[int, Operation, Stores], None]
 class NpuNetwork:
     """A Vela output, decoded, checked and ready to run on int8 inputs.
 
-    It executes the Vela command stream and matches TFLite Micro bit for bit; it has not been
-    compared with silicon.
+    It executes the Vela command stream and matches TFLite Micro bit for bit, with the exceptions in
+    `udc_tf.export.npu`; it has not been compared with silicon.
 
     Args:
         data: bytes of the compiled .tflite.
