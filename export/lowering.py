@@ -148,11 +148,14 @@ class _Lowering:
         if not seen or not high > low:
             return value  # it never saw data
         target = self._values[value]
-        if target.follows is None and target.trained in (None, (low, high)):
-            if not target.prescribed:
-                target.trained = (low, high)
+        # The value whose scale this one has: a dense layer with batch norm is a convolution and a
+        # reshape, and the range is the convolution's.
+        root = self._root(value)
+        if root.trained in (None, (low, high)):
+            if not root.prescribed:
+                root.trained = (low, high)
             return value
-        if target.trained == (low, high) or self._root(value).trained == (low, high):
+        if target.trained == (low, high):
             return value
         output = self._emit("QUANTIZE", node, (value,), target.shape)
         self._values[output].trained = (low, high)

@@ -362,6 +362,23 @@ class TestRanges:
             int8.to_int8(model)
         int8.to_int8(model, images(6, 6, 3))
 
+    def test_range_of_a_dense_layer_with_batch_norm_is_its_own(self):
+        # It becomes a convolution and a reshape; the range must not come as an operator after them.
+        inputs = keras.Input((6,))
+        quantizers = [ActivationQuantizer(name=f"q{i}") for i in range(2)]
+        x = kl.BatchNormalization()(kl.Dense(4, name="dense")(quantizers[0](inputs)))
+        model = compacted(keras.Model(inputs, quantizers[1](kl.ReLU()(x))), 8)
+        for quantizer, bounds in zip(quantizers, [(-3, 3), (0, 1.5)], strict=True):
+            model.get_layer(quantizer.name).set_range(*bounds)
+            model.get_layer(quantizer.name).enabled.assign(1.0)
+        exact, data = int8.to_int8(model), images(6, count=32)
+        assert kinds(exact) == ["RESHAPE", "CONV_2D", "RESHAPE"]
+        (last,) = exact.network.outputs
+        assert exact.quantizations[last] == Quantization.of_range(0, 1.5)
+        keras_codes = exact.quantizations[last].quantize(model.predict(data, verbose=0))
+        golden = tflm.run(exact.content, exact.quantize_inputs([data]))[0]
+        assert np.abs(golden.astype(int) - keras_codes).max() <= 1
+
     def test_concatenation_of_trained_ranges_requantizes(self):
         inputs = keras.Input((4, 4, 2))
         parts = []
