@@ -6,10 +6,13 @@ import tensorflow as tf
 from keras import layers as kl
 
 from udc_tf import models
+from udc_tf.calibration import recalibrate
 from udc_tf.channels import ChannelGroups
 from udc_tf.compaction import Compactor, Configuration, LayerChoice
 from udc_tf.conversion import kernel_kind
+from udc_tf.finetuner import Crossentropy, activation_quantizers, gives_probabilities
 from udc_tf.graph import trace
+from udc_tf.whole_biases import make_biases_whole
 
 NETWORKS = {
     "resnet8": lambda: models.resnet8(softmax=True),
@@ -18,13 +21,9 @@ NETWORKS = {
     "autoencoder": models.autoencoder,
     "cnn28": lambda: models.small_cnn((28, 28, 1)),
 }
-# The same, classifiers with probabilities as outputs.
-CLASSIFYING = NETWORKS | {
-    "mobilenet_v2": lambda: models.mobilenet_v2((64, 64, 3), classes=10, alpha=0.35, softmax=True),
-    "cnn28": lambda: models.small_cnn((28, 28, 1), softmax=True),
-}
 WIDTHS = (0.25, 0.5, 0.75, 1.0)
 NONZEROS = (0.1, 0.2, 0.4, 0.7, 1.0)
+_BATCH = 32
 
 
 def with_statistics(model: keras.Model, rng: np.random.Generator) -> keras.Model:
@@ -75,11 +74,11 @@ def random_configuration(model: keras.Model, rng: np.random.Generator, bits=None
     return graph, groups, Configuration(channels=channels, layers=layers)
 
 
-def random_compact(name: str, seed: int, bits=None, networks=NETWORKS) -> keras.Model:
+def random_compact(name: str, seed: int, bits=None) -> keras.Model:
     """A compact network of a random configuration, with random weights."""
     keras.utils.set_random_seed(seed)
     rng = np.random.default_rng(seed)
-    model = Compactor(*random_configuration(networks[name](), rng, bits)).build()
+    model = Compactor(*random_configuration(NETWORKS[name](), rng, bits)).build()
     for layer in model.layers:
         if hasattr(layer, "refresh_mask"):
             layer.initialize_range()
@@ -91,18 +90,23 @@ def trained_compact(name: str, seed: int, bits=None, steps: int = 80) -> keras.M
     """A compact network of a random configuration that has learned an easy task.
 
     Untrained, a deep network is a chaos in which one step of one input moves outputs by dozens of
-    steps. The task: to tell ten smooth images under noise, or to reproduce vectors of low rank.
+    steps. The task: to tell ten smooth images under noise, or to reproduce vectors of low rank. It
+    ends as finetuning does: statistics and ranges measured and held, biases in whole units.
     """
-    model = random_compact(name, seed, bits, CLASSIFYING)
+    model = random_compact(name, seed, bits)
     rng = np.random.default_rng(1000 + seed)
     for layer in model.layers:
         if isinstance(layer, kl.BatchNormalization):
             layer.momentum = 0.9
-    x, y = task(model, 32 * steps, rng)
-    loss = "sparse_categorical_crossentropy" if y.ndim == 1 else "mse"
+    x, y = task(model, _BATCH * steps, rng)
+    loss = Crossentropy(not gives_probabilities(model)) if y.ndim == 1 else "mse"
     rate = keras.optimizers.schedules.CosineDecay(3e-3, steps)
     model.compile(keras.optimizers.Adam(rate), loss, jit_compile=False)
-    model.fit(x, y, batch_size=32, epochs=1, verbose=0)
+    model.fit(x, y, batch_size=_BATCH, epochs=1, verbose=0)
+    for quantizer in activation_quantizers(model):
+        quantizer.enabled.assign(1.0)
+    recalibrate(model, [x[i : i + _BATCH] for i in range(0, 8 * _BATCH, _BATCH)])
+    make_biases_whole(model)
     return model
 
 
