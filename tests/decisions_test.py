@@ -96,11 +96,16 @@ class TestRejection:
         assert np.isfinite(gradient).all() and np.abs(gradient[_VALID]).max() > 0
 
 
+def _cap(xi, valid=_VALID):
+    """xi above uniform."""
+    return tf.constant(1 / valid.sum(axis=1, keepdims=True) + xi, tf.float32)
+
+
 class TestProjection:
     @pytest.mark.parametrize("xi", [0.01, 0.1, 0.5, 1.0])
     def test_caps_the_largest_and_keeps_the_order(self, xi):
         logits = _logits(scale=10.0)
-        projected = decisions.project(logits, tf.constant(_VALID), tf.constant(xi))
+        projected = decisions.project(logits, tf.constant(_VALID), _cap(xi))
         pi = np.exp(decisions.log_probabilities(projected, tf.constant(_VALID)))
         cap = 1 / _VALID.sum(axis=1) + xi
         assert (pi.max(axis=1) <= cap + 1e-5).all()
@@ -109,13 +114,13 @@ class TestProjection:
 
     def test_no_more_than_needed(self):
         logits = _logits(scale=10.0)
-        projected = decisions.project(logits, tf.constant(_VALID), tf.constant(0.3))
+        projected = decisions.project(logits, tf.constant(_VALID), _cap(0.3))
         pi = np.exp(decisions.log_probabilities(projected, tf.constant(_VALID)))
         np.testing.assert_allclose(pi.max(axis=1), 1 / _VALID.sum(axis=1) + 0.3, atol=0.01)
 
     def test_leaves_what_fits(self):
         logits = _logits(scale=0.1)
-        projected = decisions.project(logits, tf.constant(_VALID), tf.constant(0.5))
+        projected = decisions.project(logits, tf.constant(_VALID), _cap(0.5))
         before = decisions.log_probabilities(logits, tf.constant(_VALID))
         after = decisions.log_probabilities(projected, tf.constant(_VALID))
         np.testing.assert_allclose(before, after, atol=1e-5)
@@ -130,7 +135,7 @@ class TestOverRegularisation:
         search = udc_tf.make_searchable(model, "ethos_u55", udc_tf.Flash("1MiB"))
         valid = search.state.valid
         logits = _logits(seed=1, scale=6.0, valid=valid.numpy())
-        flattened = decisions.project(logits, valid, tf.constant(0.5))
+        flattened = decisions.project(logits, valid, _cap(0.5, valid.numpy()))
         likely = decisions.most_likely(decisions.log_probabilities(logits, valid))
         exact = search.cost_ratios(likely[None])
 

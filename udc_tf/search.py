@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from keras import tree
 
-from udc_tf import batch_norm, decisions, schedules, training_data
+from udc_tf import batch_norm, decisions, first_guess, schedules, training_data
 from udc_tf.cost import BoundTarget, Target
 from udc_tf.followers import followers_of
 from udc_tf.layers.searchable import SearchableKernel
@@ -222,6 +222,8 @@ class SearchModel(TrainsInLockstep, keras.Model):
                 x, y, batch_size or 32, self.settings.seed, self.state.steps_done, kwargs
             )
             y = batch_size = None
+        if self.state.steps_done() == 0:
+            self.set_out()
         steps = training_data.steps_per_epoch(x, batch_size, kwargs.get("steps_per_epoch"))
         self._calibration = training_data.first_batches(x, batch_size, _CALIBRATION_BATCHES)
         self._plan_run(steps * ((planned_epochs or epochs) - kwargs.get("initial_epoch", 0)))
@@ -229,6 +231,17 @@ class SearchModel(TrainsInLockstep, keras.Model):
         if isinstance(x, tf.data.Dataset):
             x = training_data.for_replicas(x, replicas)
         return super().fit(x, y, batch_size=batch_size, epochs=epochs, **kwargs)
+
+    def set_out(self) -> None:
+        """Sets the decisions to the first guess, as `fit` does at the beginning of a run."""
+        if not self.settings.certainty:
+            return
+        thetas = {layer.name: layer.theta for layer in self._kernel_layers}
+        harms = first_guess.harms_of(self.problem.plan, thetas, self.state.options)
+        valid = self.state.valid.numpy()
+        self.state.start_at(
+            first_guess.first_guess(harms, valid, self.cost_ratios, self.settings.certainty)
+        )
 
     def _plan_run(self, steps: int) -> None:
         total = self.state.steps_done() + steps

@@ -43,6 +43,15 @@ class SearchState(keras.layers.Layer):
             trainable=False,
             aggregation="mean",
         )
+        # The largest probability of each decision at the start, above which it rises by xi.
+        self.peaks = self.add_weight(
+            name="peaks",
+            shape=(len(self._valid), 1),
+            initializer="zeros",
+            trainable=False,
+            aggregation="only_first_replica",
+        )
+        self.start_at(np.zeros(self._valid.shape))
         for name in ("step", "planned"):
             counter = self.add_weight(
                 name=name,
@@ -54,6 +63,11 @@ class SearchState(keras.layers.Layer):
             )
             setattr(self, name, counter)
         self.built = True
+
+    def start_at(self, logits: np.ndarray) -> None:
+        """Sets the probabilities from which the search sets out."""
+        self.logits.assign(logits)
+        self.peaks.assign(tf.exp(tf.reduce_max(self.log_probabilities(), -1, keepdims=True)))
 
     @property
     def valid(self) -> tf.Tensor:
@@ -107,7 +121,8 @@ class SearchState(keras.layers.Layer):
         """Projects the updated logits and counts the step."""
         if self.settings.projection:
             logits = tf.convert_to_tensor(self.logits)
-            self.logits.assign(decisions.project(logits, self.valid, now.xi))
+            cap = tf.convert_to_tensor(self.peaks) + now.xi
+            self.logits.assign(decisions.project(logits, self.valid, cap))
         self.step.assign_add(1)
 
     def get_config(self):

@@ -16,7 +16,9 @@ class SearchSettings:
         samples: Monte-Carlo samples a step, each on its own slice of the batch.
         tau: temperature of the Gumbel-softmax, first and last, exponential in between.
         vartheta: share of decisions that follow the accepted sample z-tilde, linear.
-        xi: how far the largest probability may rise above uniform, linear.
+        xi: how far the largest probability may rise above where it started, linear.
+        certainty: how sure the first guess is (`udc_tf.first_guess`); 0 starts from uniform
+            probabilities, as the paper does.
         warmup: share of the steps, at the start, in which only the weights are trained.
         strength: lambda, the weight of |E - e*| / e* in the loss.
         kappa: how many options of a decision a forward pass uses, by kind; all where not given.
@@ -40,6 +42,7 @@ class SearchSettings:
     tau: tuple[float, float] = (0.66, 0.1)
     vartheta: tuple[float, float] = (0.0, 0.5)
     xi: tuple[float, float] = (0.1, 1.0)
+    certainty: float = 6.0
     warmup: float = 0.2
     strength: float = 1.0
     kappa: Mapping[str, int] = dataclasses.field(default_factory=_all_but_widths)
@@ -65,6 +68,7 @@ class SearchSettings:
         check(min(self.tau) > 0, "tau", "positive")
         check(0 <= min(self.vartheta) <= max(self.vartheta) <= 1, "vartheta", "between 0 and 1")
         check(min(self.xi) > 0, "xi", "positive; at 0 the order of the options is lost")
+        check(self.certainty >= 0, "certainty", "at least 0")
         check(0 <= self.warmup < 1, "warmup", "at least 0 and below 1")
         check(self.strength >= 0, "strength", "at least 0")
         check(all(k >= 1 for k in self.kappa.values()), "kappa", "at least 1 for each kind")
@@ -82,6 +86,7 @@ class SearchSettings:
             rejection=False,
             projection=False,
             straight_through=False,
+            certainty=0.0,
             warmup=0.0,
             strength=strength,
             **changes,
