@@ -73,7 +73,7 @@ class TestFirstGuess:
     def test_is_at_the_budget(self, budget):
         search = _begun(budget)
         assert abs(_expected(search) - 1) < 0.06
-        assert 0.1 < float(decisions.entropy(search.state.log_probabilities(), search.state.valid))
+        assert float(decisions.entropy(search.state.log_probabilities(), search.state.valid)) > 0.1
 
     def test_prefers_everything_where_all_fits(self):
         search = _begun("1MiB")
@@ -107,6 +107,14 @@ class TestFirstGuess:
         search.state.finish_step(now)
         risen = np.exp(search.state.log_probabilities().numpy().max(axis=-1))
         assert (risen <= peaks + 0.1 + 1e-4).all() and (risen > peaks).any()
+
+    def test_is_made_again_when_the_warm_up_has_shaped_the_weights(self):
+        search = _search("14KiB", warmup=0.5)
+        made = []
+        guess = search.set_out
+        search.set_out = lambda: (made.append(search.state.steps_done()), guess())
+        search.fit(_X, _Y, batch_size=8, epochs=4, verbose=0)
+        assert made == [0, 4]
 
     def test_a_second_fit_goes_on_from_where_the_first_was(self):
         search = _search("14KiB", warmup=0.9)

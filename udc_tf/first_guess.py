@@ -106,7 +106,7 @@ def first_guess(
             low = middle
         else:
             high, logits = middle, found
-    return logits - logits.mean(axis=-1, keepdims=True, where=valid)
+    return np.where(valid, logits - logits.mean(axis=-1, keepdims=True, where=valid), 0.0)
 
 
 def harms_of(plan: Plan, thetas: dict[str, keras.Variable], options: int) -> np.ndarray:

@@ -222,18 +222,25 @@ class SearchModel(TrainsInLockstep, keras.Model):
                 x, y, batch_size or 32, self.settings.seed, self.state.steps_done, kwargs
             )
             y = batch_size = None
-        if self.state.steps_done() == 0:
-            self.set_out()
         steps = training_data.steps_per_epoch(x, batch_size, kwargs.get("steps_per_epoch"))
         self._calibration = training_data.first_batches(x, batch_size, _CALIBRATION_BATCHES)
         self._plan_run(steps * ((planned_epochs or epochs) - kwargs.get("initial_epoch", 0)))
         replicas = self.distribute_strategy.num_replicas_in_sync
         if isinstance(x, tf.data.Dataset):
             x = training_data.for_replicas(x, replicas)
+        # Last of all, behind whatever restores a state.
+        callbacks = kwargs.get("callbacks") or []
+        if isinstance(callbacks, keras.callbacks.CallbackList):
+            callbacks.append(_SetOut())
+        else:
+            kwargs["callbacks"] = [*tree.flatten(callbacks), _SetOut()]
         return super().fit(x, y, batch_size=batch_size, epochs=epochs, **kwargs)
 
     def set_out(self) -> None:
-        """Sets the decisions to the first guess, as `fit` does at the beginning of a run."""
+        """Sets the decisions to the first guess for the weights as they are.
+
+        `fit` does, when a run begins and when its warm-up ends.
+        """
         if not self.settings.certainty:
             return
         thetas = {layer.name: layer.theta for layer in self._kernel_layers}
@@ -400,6 +407,15 @@ class SearchModel(TrainsInLockstep, keras.Model):
         derive = config.pop("derive_decision_rate")
         self.compile(**config)
         self._derive_decision_rate = derive
+
+
+class _SetOut(keras.callbacks.Callback):
+    """Makes the first guess, and a better one when the warm-up has shaped the weights."""
+
+    def on_train_batch_begin(self, batch, logs=None):
+        state = self.model.state
+        if state.steps_done() in (0, state.warmup_steps()):
+            self.model.set_out()
 
 
 def _checked_finite(loss: tf.Tensor, x) -> tf.Tensor:

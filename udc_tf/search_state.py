@@ -76,6 +76,9 @@ class SearchState(keras.layers.Layer):
     def steps_done(self) -> int:
         return int(self.step.numpy())
 
+    def warmup_steps(self) -> int:
+        return round(self.settings.warmup * int(self.planned.numpy()))
+
     def log_probabilities(self) -> tf.Tensor:
         return decisions.log_probabilities(tf.convert_to_tensor(self.logits), self.valid)
 

@@ -53,7 +53,7 @@ class SearchSettings:
     mask_refresh: int = 16
     pruned_gradient: float = 0.0
     range_follow: float = 0.5
-    decision_travel: float = 60.0
+    decision_travel: float = 30.0
     seed: int = 0
 
     def __post_init__(self):
