@@ -10,7 +10,7 @@ def _all_but_widths() -> dict[str, int]:
 
 @dataclasses.dataclass(frozen=True)
 class SearchSettings:
-    """Constants of the UDC search. Defaults are the paper's where it gives any.
+    """Constants of the UDC search. Defaults are the paper's where it gives any, but for the start.
 
     Args:
         samples: Monte-Carlo samples a step, each on its own slice of the batch.

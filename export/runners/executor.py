@@ -13,7 +13,7 @@ from udc_tf.export.runners.base import Runner, RunResult
 
 
 class NpuRunner(Runner):
-    """Executes what Vela wrote, on the host, bit for bit equal to TFLM."""
+    """Executes what Vela wrote, on the host. See `udc_tf.export.npu` for how exactly."""
 
     name = "npu"
     takes_compiled = True
