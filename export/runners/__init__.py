@@ -66,8 +66,9 @@ def run(
         inputs: an array whose first axis is the batch, of the network's own element type; a list
             of arrays for a network with several inputs.
         on: "tflite" (desktop), "tflm" (TFLite Micro, the reference), "npu" (executes the Vela
-            command stream; but for rare roundings, equal to TFLM), "qemu" (firmware on an emulated Cortex-M55,
-            the executor as its NPU) or "fvp" (Arm's Corstone-300 model, if installed).
+            command stream; equal to TFLM but for rare roundings, see `udc_tf.export.npu`), "qemu"
+            (firmware on an emulated Cortex-M55, the executor as its NPU) or "fvp" (Arm's
+            Corstone-300 model, if installed).
         **options: of the runner, such as `fvp="/path/to/FVP_Corstone_SSE-300_Ethos-U55"`.
 
     Returns:
