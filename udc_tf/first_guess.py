@@ -1,4 +1,4 @@
-"""Where a search starts: near its budget, and with what harms the weights least.
+"""Where decisions start after the warm-up: near the budget, with what harms the weights least.
 
 From uniform probabilities a short search under a tight budget spends its steps on shrinking
 everything alike, and what is cheap to keep goes with the rest. The first guess is, of all

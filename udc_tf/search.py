@@ -239,7 +239,7 @@ class SearchModel(TrainsInLockstep, keras.Model):
     def set_out(self) -> None:
         """Sets the decisions to the first guess for the weights as they are.
 
-        `fit` does, when a run begins and when its warm-up ends.
+        `fit` does when the warm-up ends, which so is the same for every budget.
         """
         if not self.settings.certainty:
             return
@@ -410,11 +410,11 @@ class SearchModel(TrainsInLockstep, keras.Model):
 
 
 class _SetOut(keras.callbacks.Callback):
-    """Makes the first guess, and a better one when the warm-up has shaped the weights."""
+    """Makes the first guess when the warm-up has shaped the weights."""
 
     def on_train_batch_begin(self, batch, logs=None):
         state = self.model.state
-        if state.steps_done() in (0, state.warmup_steps()):
+        if state.steps_done() == state.warmup_steps():
             self.model.set_out()
 
 
