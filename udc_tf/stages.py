@@ -80,7 +80,7 @@ class Stages:
     learning_rates: tuple[Cosine, Cosine, Cosine] = (
         Cosine(0.1, 0.08),
         Cosine(0.08, 0.01),
-        Cosine(0.01, 0.0),
+        Cosine(0.001, 0.0),
     )
     alpha: float | tuple[float, float, float] = 1.0
     clip_unquantized: bool = True
