@@ -26,7 +26,7 @@ MACS_SPACE = SearchSpace(widths=_TENTHS, kernels=(1, 3, 5))
 _DEFAULT_SEARCH = SearchSettings()
 _DEFAULT_STAGES = Stages(epochs=30)
 # 50 epochs of warm-up, then 200 of search.
-_PAPER_SEARCH = SearchSettings(warmup=0.2)
+_PAPER_SEARCH = SearchSettings(warmup=0.2, certainty=0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,7 +237,7 @@ _ALL = (
         # for 320x180 (FSRCNN takes some 80,500 a pixel). Here all counts are for 64x64.
         macs=0.53e9 * (64 * 64) / (320 * 180),
         space=MACS_SPACE,
-        search=SearchSettings(tau=(0.1, 0.1), vartheta=(0.25, 0.25)),
+        search=SearchSettings(tau=(0.1, 0.1), vartheta=(0.25, 0.25), certainty=0.0),
         search_epochs=300,
         batch_size=8,
         optimizer="adam",

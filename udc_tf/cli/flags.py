@@ -28,6 +28,7 @@ _OPTIONS = (
     ("search_epochs", _INTEGER, "Epochs of warm-up and search together."),
     ("warmup", _FLOAT, "Share of them for the warm-up. Default: 0.2; several budgets: 0.5."),
     ("samples", _INTEGER, "Monte-Carlo samples a step of the search."),
+    ("certainty", _FLOAT, "Of the search's first guess; 0: none, uniform as in the paper."),
     ("size_compiles", _INTEGER, "Networks compiled to fit the size model. Default: 8; 0: none."),
     ("batch_size", _INTEGER, "Of search and finetuning."),
     ("learning_rate", _FLOAT, "First rate of the weights in the search; it falls to a thousandth."),

@@ -40,6 +40,7 @@ class Options:
     search_epochs: int | None = None
     warmup: float | None = None
     samples: int | None = None
+    certainty: float | None = None
     size_compiles: int | None = None
     batch_size: int | None = None
     learning_rate: float | None = None
@@ -173,7 +174,7 @@ def resolve(options: Options) -> Run:
         changes["space"] = _space(options, recipe)
         seed = options.seed or 0
         search = dataclasses.replace(recipe.search, seed=seed)
-        for name in ("samples", "warmup"):
+        for name in ("samples", "warmup", "certainty"):
             if (value := getattr(options, name)) is not None:
                 search = dataclasses.replace(search, **{name: value})
         changes["search"] = search
