@@ -116,3 +116,12 @@ class TestFirstGuess:
         assert not made and not search.state.logits.numpy().any()
         search.fit(_X, _Y, batch_size=8, epochs=4, initial_epoch=1, verbose=0)
         assert made == [4] and search.state.logits.numpy().any()
+
+    def test_layers_inside_of_a_choice(self):
+        x = keras.Input((8, 8, 8))
+        branches = [keras.layers.Conv2D(8, k, padding="same", name=f"conv{k}") for k in (1, 3)]
+        y = udc_tf.Choice(branches, name="block")(x)
+        y = keras.layers.Dense(2, name="head")(keras.layers.GlobalAveragePooling2D()(y))
+        search = udc_tf.make_searchable(keras.Model(x, y), "ethos_u55", udc_tf.Flash("3KiB"))
+        search.set_out()
+        assert np.isfinite(search.state.logits.numpy()).all() and _expected(search) < 1.1

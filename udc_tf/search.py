@@ -243,7 +243,8 @@ class SearchModel(TrainsInLockstep, keras.Model):
         """
         if not self.settings.certainty:
             return
-        thetas = {layer.name: layer.theta for layer in self._kernel_layers}
+        priced = zip(self.problem.plan.layers, self._kernel_layers, strict=True)
+        thetas = {p.name: layer.theta for p, layer in priced}
         harms = first_guess.harms_of(self.problem.plan, thetas, self.state.options)
         valid = self.state.valid.numpy()
         self.state.start_at(
