@@ -41,17 +41,17 @@ def harm(decision: Decision, theta: np.ndarray | None) -> np.ndarray:
     if decision.kind == "choice":
         return np.zeros(len(options))  # operators cannot be judged by their weights
     if decision.kind == "width":
-        return -np.log(options / options.max())
+        return np.log(options.max() / options)
     if decision.kind == "kernel":
-        return -2 * np.log(options / options.max())
+        return 2 * np.log(options.max() / options)
     squares = np.square(np.asarray(theta, np.float64)).ravel()
     total = max(float(squares.sum()), _NOTHING)
     if decision.kind == "sparsity":
         kept = np.cumsum(np.sort(squares)[::-1])
         left = np.array([kept[sparsity.kept(s, squares.size) - 1] for s in options]) / total
-        return -np.log(np.clip(left, _NOTHING, 1.0))
+        return np.log(1 / np.clip(left, _NOTHING, 1.0))
     lost = np.array([_rounding_error(theta, int(b)) for b in options]) / total
-    return -_ROUNDING * np.log(np.clip(1 - lost, _NOTHING, 1.0))
+    return _ROUNDING * np.log(1 / np.clip(1 - lost, _NOTHING, 1.0))
 
 
 def _rounding_error(theta: np.ndarray, bits: int) -> float:
