@@ -23,8 +23,8 @@ from udc_tf import decisions, quantizers, sparsity
 from udc_tf.plan import Decision, Plan
 
 _PRESSURES, _ROUNDS, _LARGEST_PRESSURE = 18, 8, 1e4
-# Rounding is felt more than pruning that loses as much: at equal size, networks of 2 bits were a
-# point behind those of 4 bits with half of the channels or a fifth of the weights.
+# Rounding is felt more than pruning that loses as much: at equal size, uniform networks of 2 bits
+# were a point behind those of 4 (Fashion-MNIST at 14x14, 9,000 bytes, one seed).
 _ROUNDING = 4.0
 _NOTHING = 1e-6
 
