@@ -10,6 +10,7 @@ from udc_tf.calibration import recalibrate
 from udc_tf.channels import ChannelGroups
 from udc_tf.compaction import Compactor, Configuration, LayerChoice
 from udc_tf.conversion import kernel_kind
+from udc_tf.double_rounding import match_double_rounding
 from udc_tf.finetuner import Crossentropy, activation_quantizers, gives_probabilities
 from udc_tf.graph import trace
 from udc_tf.whole_biases import make_biases_whole
@@ -107,6 +108,7 @@ def trained_compact(name: str, seed: int, bits=None, steps: int = 80) -> keras.M
         quantizer.enabled.assign(1.0)
     recalibrate(model, [x[i : i + _BATCH] for i in range(0, 8 * _BATCH, _BATCH)])
     make_biases_whole(model)
+    match_double_rounding(model)
     return model
 
 

@@ -5,6 +5,7 @@ coarse (for +-1 weights it can be half an output step), and rounding shifts a ch
 the same amount. TFLM and the NPU also scale an accumulator in two roundings, which for coarse units
 leans away from zero. Neither averages out over positions. Where data are at hand, each layer's bias
 therefore takes up the mean error that the layers before it left, and only the last one remains.
+A finetuned network has whole biases and rounds twice itself; there is nothing to repair.
 """
 
 import dataclasses
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from udc_tf import quantizers
 from udc_tf.export import simulation
 from udc_tf.export.integer_network import IntegerNetwork, Kernel, Quantization, Step
 
@@ -39,8 +41,12 @@ def round_biases(
         here = simulation.apply(network, step, exact)
         there = simulation.apply(network, step, rounded)
         if step.kernel is not None:
-            axes = tuple(range(here.shape.rank - 1))
-            error = tf.reduce_mean(there - here, axis=axes).numpy().astype(np.float64)
+            error = 0.0
+            if network.values[step.output].rounds_twice:
+                here = _scaled_twice(here, step, quantizations)
+            else:
+                axes = tuple(range(here.shape.rank - 1))
+                error = tf.reduce_mean(there - here, axis=axes).numpy().astype(np.float64)
             step.kernel = _rounded(step, step.kernel.bias - error, quantizations)
             shift = written_bias(step, quantizations) - step.kernel.bias
             there = _scaled_twice(there + shift.astype(np.float32), step, quantizations)
@@ -68,11 +74,5 @@ def _rounded(step: Step, bias: np.ndarray, quantizations) -> Kernel:
 def _scaled_twice(result: tf.Tensor, step: Step, quantizations) -> tf.Tensor:
     """Rounds first to the fraction of an output step that a multiplier's shift leaves, then on."""
     output = float(quantizations[step.output].scale)
-    _, exponent = np.frexp(bias_scales(step, quantizations).astype(np.float64) / output)
-    fraction = np.exp2(np.maximum(-exponent, 0)).astype(np.float32)
-    steps = _away_from_zero(result / output * fraction) / fraction
-    return _away_from_zero(steps) * output
-
-
-def _away_from_zero(values: tf.Tensor) -> tf.Tensor:
-    return tf.sign(values) * tf.floor(tf.abs(values) + 0.5)
+    fractions = quantizers.first_roundings(bias_scales(step, quantizations), output)
+    return quantizers.round_twice(result / output, fractions) * output

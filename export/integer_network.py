@@ -103,6 +103,7 @@ class Value:
     Attributes:
         trained: range that training gave, or that TFLite prescribes; None: to be calibrated.
         follows: index of the value whose scale this one has.
+        rounds_twice: whether the Keras network, too, rounds it as the integers do.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Value:
     trained: tuple[float, float] | None = None
     prescribed: bool = False
     follows: int | None = None
+    rounds_twice: bool = False
 
 
 @dataclasses.dataclass

@@ -154,6 +154,7 @@ class _Lowering:
         if root.trained in (None, (low, high)):
             if not root.prescribed:
                 root.trained = (low, high)
+                root.rounds_twice = layer.rounds_twice
             return value
         if target.trained == (low, high):
             return value

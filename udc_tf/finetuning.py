@@ -12,6 +12,7 @@ import numpy as np
 from udc_tf import multi_worker, training_data
 from udc_tf.batch_norm import batch_norm_layers
 from udc_tf.calibration import frozen_statistics, recalibrate
+from udc_tf.double_rounding import match_double_rounding
 from udc_tf.epochs import EpochData
 from udc_tf.finetuner import (
     Crossentropy,
@@ -160,6 +161,7 @@ def prepare(network: keras.Model) -> None:
         quantizer.enabled.assign(0.0)
         quantizer.tracking.assign(1.0)
         quantizer.seen.assign(0.0)
+        quantizer.round_once()
 
 
 def weight_norm(network: keras.Model) -> float:
@@ -219,6 +221,7 @@ class _Run:
         for layer in kernel_layers(self._network):
             layer.alpha.assign(1.0)
         make_biases_whole(self._network)
+        match_double_rounding(self._network)
         self._state.progress.finished = True
         self._state.save()
 

@@ -3,11 +3,12 @@
 import dataclasses
 
 import keras
+import numpy as np
 
 from udc_tf.graph import Graph, Node, TensorRef, trace
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
 from udc_tf.layers.kernels import KernelLayer
-from udc_tf.quantization_points import keeps_range
+from udc_tf.quantization_points import is_fusable, keeps_range
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,11 +18,20 @@ class Fold:
     Attributes:
         batch_norm: what takes its outputs, alone and at once; None if that is something else.
         input_quantizer: what rounds its inputs; None if nothing does.
+        output_quantizer: what rounds its outputs, after batch norm and ReLU, and nothing else; or
+            None.
     """
 
     kernel: KernelLayer
     batch_norm: keras.layers.BatchNormalization | None
     input_quantizer: ActivationQuantizer | None
+    output_quantizer: ActivationQuantizer | None = None
+
+    def gain(self) -> np.ndarray:
+        """What the batch norm multiplies with, a channel each."""
+        bn = self.batch_norm
+        gain = 1 / np.sqrt(bn.moving_variance.numpy().astype(np.float64) + bn.epsilon)
+        return gain if bn.gamma is None else gain * bn.gamma.numpy()
 
 
 def folds(network: keras.Model) -> list[Fold]:
@@ -55,8 +65,19 @@ def folds(network: keras.Model) -> list[Fold]:
         if bn is not None and names.count(bn.name) > 1:
             bn = None
         source = layer_of(_origin(graph, node.inputs[0]), ActivationQuantizer)
-        found.append(Fold(kernel, bn, source))
+        last = node if bn is None else following
+        target = layer_of(_behind_relu(graph, last), ActivationQuantizer)
+        if target is not None and names.count(target.name) > 1:
+            target = None
+        found.append(Fold(kernel, bn, source, target))
     return found
+
+
+def _behind_relu(graph: Graph, node: Node) -> Node | None:
+    following = _sole_consumer(graph, node.output)
+    if following is not None and is_fusable(following.layer):
+        following = _sole_consumer(graph, following.output)
+    return following
 
 
 def _sole_consumer(graph: Graph, ref: TensorRef) -> Node | None:
@@ -66,8 +87,19 @@ def _sole_consumer(graph: Graph, ref: TensorRef) -> Node | None:
 
 
 def _origin(graph: Graph, ref: TensorRef) -> Node | None:
-    """The call that gave a tensor its values, behind all that only moves or selects them."""
+    """The call that gave a tensor its values, behind all that only moves, selects or joins them.
+
+    None if values were joined that have not one origin, or are inputs.
+    """
     makers = [n for n in graph.nodes if any(r.id == ref.id for r in keras.tree.flatten(n.outputs))]
-    if makers and makers[0].inputs and keeps_range(makers[0].layer):
-        return _origin(graph, makers[0].inputs[0])
-    return makers[0] if makers else None
+    if not makers or not makers[0].inputs:
+        return makers[0] if makers else None
+    node = makers[0]
+    if keeps_range(node.layer):
+        return _origin(graph, node.inputs[0])
+    if type(node.layer).__name__ == "Concatenate":  # the layer and the operation
+        origins = [_origin(graph, joined) for joined in node.inputs]
+        if any(o is None or o.name != getattr(origins[0], "name", None) for o in origins):
+            return None
+        return origins[0]
+    return node

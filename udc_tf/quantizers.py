@@ -74,3 +74,29 @@ def initial_range(theta: np.ndarray, bits: int) -> float:
     clipped = np.minimum(sample[None], candidates[:, None])
     error = np.round(clipped / steps) * steps - sample[None]
     return float(candidates[np.einsum("cw,cw->c", error, error).argmin()])
+
+
+def first_roundings(units: np.ndarray, output_scale: float) -> np.ndarray:
+    """Into how many parts of an output step the first rounding divides it; 1 if it is the only one.
+
+    Args:
+        units: of the accumulators, one a channel.
+
+    >>> first_roundings(np.array([0.1, 0.3, 2.0]), 1.0).tolist()
+    [8.0, 2.0, 1.0]
+    """
+    _, exponent = np.frexp(np.asarray(units, np.float64) / float(output_scale))
+    return np.exp2(np.clip(-exponent, 0, 30)).astype(np.float32)
+
+
+def round_twice(steps: tf.Tensor, fractions: tf.Tensor) -> tf.Tensor:
+    """Whole numbers from real ones, by way of the fractions.
+
+    >>> round_twice(tf.constant([0.45, 0.45, -0.5]), tf.constant([8.0, 64.0, 2.0])).numpy().tolist()
+    [1.0, 0.0, -1.0]
+    """
+    return _away_from_zero(_away_from_zero(steps * fractions) / fractions)
+
+
+def _away_from_zero(values: tf.Tensor) -> tf.Tensor:
+    return tf.sign(values) * tf.floor(tf.abs(values) + 0.5)

@@ -29,9 +29,9 @@ def make_biases_whole(network: keras.Model) -> int:
 
 def _is_ready(fold: Fold) -> bool:
     quantizer = fold.input_quantizer
-    if not isinstance(fold.kernel, CompactKernel) or quantizer is None:
-        return False
-    return quantizer.scale > 0 and float(quantizer.enabled.numpy()) > 0.5
+    return (
+        isinstance(fold.kernel, CompactKernel) and quantizer is not None and quantizer.is_rounding
+    )
 
 
 def _move(fold: Fold) -> int:
@@ -45,9 +45,7 @@ def _move(fold: Fold) -> int:
         kernel.bias.assign(bias - rest)
         return int(np.count_nonzero(rest))
     mean = bn.moving_mean.numpy().astype(np.float64)
-    gain = 1 / np.sqrt(bn.moving_variance.numpy().astype(np.float64) + bn.epsilon)
-    if bn.gamma is not None:
-        gain = gain * bn.gamma.numpy()
+    gain = fold.gain()
     offset = np.zeros_like(mean) if bn.beta is None else bn.beta.numpy().astype(np.float64)
     alive = gain != 0
     # What the accumulator has to hold besides the products: offset / gain + bias - mean.

@@ -3,6 +3,8 @@
 import keras
 import tensorflow as tf
 
+from udc_tf.quantizers import round_twice
+
 # What TFLite fixes for the outputs of these operators, whatever was calibrated.
 FIXED_RANGES = {
     "softmax": (0.0, 255 / 256),
@@ -18,7 +20,8 @@ class ActivationQuantizer(keras.layers.Layer):
     scale = (maximum - minimum) / 255, and the zero point is nudged to an integer, so that zero is
     one of the values. The range always includes zero. A new layer passes its inputs on unchanged;
     once `enabled` is 1 it quantizes. While `tracking` is 1, training steps move the range towards
-    each batch's smallest and largest value.
+    each batch's smallest and largest value. Where `fractions` are not 0, inference rounds to those
+    fractions of a step first, a channel each; see `udc_tf.double_rounding`.
 
     Args:
         momentum: how slowly the range follows the batches. The first batch sets it.
@@ -77,6 +80,17 @@ class ActivationQuantizer(keras.layers.Layer):
         self.enabled = scalar("enabled", 0.0)
         self.tracking = scalar("tracking", 0.0)
         self.seen = scalar("seen", 0.0)
+        self.fractions = None
+        # Tensors that share a range have channels of their own.
+        if not self.hold_peaks and len(input_shape) and input_shape[-1]:
+            self.fractions = self.add_weight(
+                name="fractions",
+                shape=(input_shape[-1],),
+                initializer="zeros",
+                trainable=False,
+                dtype="float32",
+                aggregation="only_first_replica",
+            )
 
     @property
     def scale(self) -> float:
@@ -90,11 +104,26 @@ class ActivationQuantizer(keras.layers.Layer):
             return -128
         return round(-float(self.minimum.numpy()) / self.scale) - 128
 
+    @property
+    def is_rounding(self) -> bool:
+        """Whether it has a range and is switched on."""
+        return self.scale > 0 and float(self.enabled.numpy()) > 0.5
+
+    @property
+    def rounds_twice(self) -> bool:
+        """Whether inference rounds to fractions of a step first."""
+        return self.fractions is not None and float(tf.reduce_min(self.fractions)) > 0
+
     def set_range(self, minimum: float, maximum: float) -> None:
         """Sets the range, widened to include zero."""
         self.minimum.assign(min(float(minimum), 0.0))
         self.maximum.assign(max(float(maximum), 0.0))
         self.seen.assign(1.0)
+
+    def round_once(self) -> None:
+        """Forgets the fractions."""
+        if self.fractions is not None:
+            self.fractions.assign(tf.zeros(self.fractions.shape))
 
     def call(self, inputs, training=None):
         if training and self.fixed_range is None:
@@ -105,11 +134,21 @@ class ActivationQuantizer(keras.layers.Layer):
 
         def quantized():
             values = tf.cast(inputs, tf.float32)
+            if not training and self.fractions is not None:
+                values = self._rounded_twice(values, (high - low) / 255)
             return tf.cast(tf.quantization.fake_quant_with_min_max_vars(values, low, high), dtype)
 
         dtype = inputs.dtype
         usable = (tf.convert_to_tensor(self.enabled) > 0.5) & (high > low)
         return tf.cond(usable, quantized, lambda: tf.identity(inputs))
+
+    def _rounded_twice(self, values: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
+        fractions = tf.convert_to_tensor(self.fractions)
+        return tf.cond(
+            tf.reduce_min(fractions) > 0,
+            lambda: round_twice(values / scale, fractions) * scale,
+            lambda: values,
+        )
 
     def _track(self, inputs) -> None:
         tracking = tf.convert_to_tensor(self.tracking) > 0.5
