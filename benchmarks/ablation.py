@@ -38,21 +38,21 @@ RESULTS = pathlib.Path(__file__).with_suffix(".json")
 _ONE = {"samples": 1}
 _NO_REJECTION = {"rejection": False}
 _NO_PROJECTION = {"projection": False}
+_UNIFORM = {"certainty": 0.0, "decision_travel": 30.0}  # as in the paper, without a first guess
 # Name -> what differs from the defaults.
 PARTS = {
     "full": {},
     "vanilla": None,  # SearchSettings.vanilla
     "no projection": _NO_PROJECTION,
     "no rejection": _NO_REJECTION,
-    "no rejection, 1 sample": {**_NO_REJECTION, **_ONE},
     "no rejection, no projection": {**_NO_REJECTION, **_NO_PROJECTION},
     "1 sample": _ONE,
-    "2 samples": {"samples": 2},
     "8 samples": {"samples": 8},
     "no warm-up": {"warmup": 0.0},
+    "uniform start": _UNIFORM,
+    "uniform start, no projection": {**_UNIFORM, **_NO_PROJECTION},
+    "uniform start, no rejection": {**_UNIFORM, **_NO_REJECTION},
     "lambda 0.1": {"strength": 0.1},
-    "lambda 0.3": {"strength": 0.3},
-    "lambda 3": {"strength": 3.0},
     "lambda 10": {"strength": 10.0},
     "vanilla, lambda 0.1": 0.1,
     "vanilla, lambda 10": 10.0,
@@ -221,7 +221,7 @@ if __name__ == "__main__":
     flags.DEFINE_list("figures", ["part", "variance", "format"], "Which kinds of runs to do.")
     flags.DEFINE_integer("epochs", 6, "Of the search, and of the number format's runs.")
     flags.DEFINE_integer("finetune_epochs", 3, "After the search.")
-    flags.DEFINE_integer("images", 20_000, "To train on.")
+    flags.DEFINE_integer("images", 8_000, "To train on.")
     flags.DEFINE_integer("budget", None, "Bytes; compare.py's middle one by default.")
     flags.DEFINE_integer("size_compiles", 16, "Networks that the size fit compiles.")
     flags.DEFINE_string("results", str(RESULTS), "The rows; report and figures go beside it.")

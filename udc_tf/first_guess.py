@@ -8,8 +8,10 @@ against freedom:
     pi[o] ~ exp(-certainty * harm[o] - pressure * cost[o])
 
 for each decision, cost[o] with all others at their pi, and one pressure for all that meets the
-budget. Harm is minus the logarithm of what an option leaves: of channels and taps, how many; of
-weights, the share of their squares that pruning or rounding does not lose.
+budget. Harm is minus the logarithm of what an option leaves: of taps, how many; of weights, the
+share of their squares that pruning or rounding does not lose. Of channels it goes with 1/width: the
+bytes of a kernel are the product of two widths, and a logarithm would be as content with one of
+them next to nothing as with both in balance.
 """
 
 import collections
@@ -26,6 +28,7 @@ _PRESSURES, _ROUNDS, _LARGEST_PRESSURE = 18, 8, 1e4
 # Rounding is felt more than pruning that loses as much: at equal size, uniform networks of 2 bits
 # were a point behind those of 4 (Fashion-MNIST at 14x14, 9,000 bytes, one seed).
 _ROUNDING = 4.0
+_WIDTH = 0.5  # about the logarithm where widths of small networks are, 0.3 to 0.5
 _NOTHING = 1e-6
 
 
@@ -33,7 +36,7 @@ def harm(decision: Decision, theta: np.ndarray | None) -> np.ndarray:
     """Of each option. `theta`: of the layer that bits and sparsity are about.
 
     >>> harm(Decision("width", "conv", (0.25, 1.0)), None).round(2).tolist()
-    [1.39, 0.0]
+    [1.5, 0.0]
     >>> harm(Decision("sparsity", "conv", (0.5, 1.0)), np.array([3.0, 4.0])).round(2).tolist()
     [0.45, 0.0]
     """
@@ -41,7 +44,7 @@ def harm(decision: Decision, theta: np.ndarray | None) -> np.ndarray:
     if decision.kind == "choice":
         return np.zeros(len(options))  # operators cannot be judged by their weights
     if decision.kind == "width":
-        return np.log(options.max() / options)
+        return _WIDTH * (options.max() / options - 1)
     if decision.kind == "kernel":
         return 2 * np.log(options.max() / options)
     squares = np.square(np.asarray(theta, np.float64)).ravel()

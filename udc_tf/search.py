@@ -24,6 +24,9 @@ from udc_tf.space import SearchSpace
 
 _CALIBRATION_BATCHES = 8
 _FASTEST_DECISION_RATE = 0.5  # runs of a few steps would else decide in one
+# Adam steps by its rate however noisy the gradient is, so n steps of noise stray by rate * sqrt(n).
+# From a first guess that must stay small, or a short search only unlearns what it began with.
+_STRAY = 0.3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,7 +262,10 @@ class SearchModel(TrainsInLockstep, keras.Model):
             self.optimizer.learning_rate = schedules.CosineOverRun(**{**rate, "steps": total})
         if self._derive_decision_rate:
             deciding = max(1.0, (1 - self.settings.warmup) * total)
-            rate = min(self.settings.decision_travel / deciding, _FASTEST_DECISION_RATE)
+            fastest = _FASTEST_DECISION_RATE
+            if self.settings.certainty:
+                fastest = min(fastest, _STRAY / deciding**0.5)
+            rate = min(self.settings.decision_travel / deciding, fastest)
             self.decision_optimizer.learning_rate = rate
 
     def evaluate(self, *args, **kwargs):
