@@ -35,13 +35,14 @@ class SearchState(keras.layers.Layer):
         self.supports_jit = False
 
     def build(self, _):
-        # The mean over replicas, which agree, is how they are told that they do.
+        # Replicas compute all of this alike, from gradients that were summed over them. So each
+        # takes its own ("first" is the first of a process): a mean would be one more exchange.
         self.logits = self.add_weight(
             name="logits",
             shape=self._valid.shape,
             initializer="zeros",
             trainable=False,
-            aggregation="mean",
+            aggregation="only_first_replica",
         )
         # The largest probability of each decision at the start, above which it rises by xi.
         self.peaks = self.add_weight(

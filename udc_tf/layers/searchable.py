@@ -65,13 +65,13 @@ class SearchableKernel:
         super().build(input_shape)
         self.log_ranges = self.buckets = None
         if self.options.bits is not None:
-            # Not `trainable`: they have an optimizer of their own.
+            # Not `trainable`: they have an optimizer of their own. Replicas compute them alike.
             self.log_ranges = self.add_weight(
                 name="log_ranges",
                 shape=(len(self.options.bits),),
                 initializer="zeros",
                 trainable=False,
-                aggregation="mean",
+                aggregation="only_first_replica",
             )
             self.initialize_ranges()
         if self.options.sparsities is not None:
