@@ -136,7 +136,8 @@ class TrainsInLockstep:
 
     - before the first step it averages a batch over the workers, to learn its shape; that batch
       may have different sizes, or labels that have no mean. The worker's own part serves as well.
-    - it averages a step's logs along their first axis; scalars have none.
+    - it averages a step's logs along their first axis; scalars have none. It also does so one by
+      one, with two exchanges each; as one vector, they take two together.
     """
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
@@ -150,11 +151,23 @@ class TrainsInLockstep:
         super()._maybe_symbolic_build(iterator=iterator, data_batch=data_batch)
 
     def _make_function(self, step_function):
-        def with_an_axis(data):
-            return tree.map_structure(lambda log: tf.reshape(log, [1]), step_function(data))
+        if not spans_processes(self.distribute_strategy):
+            return super()._make_function(step_function)
+        structure = None
 
-        spans = spans_processes(self.distribute_strategy)
-        return super()._make_function(with_an_axis if spans else step_function)
+        def packed(data):
+            nonlocal structure  # known when the step is traced, before any logs come out of it
+            logs = step_function(data)
+            structure = tree.map_structure(lambda _: None, logs)
+            return tf.stack([tf.cast(log, tf.float32) for log in tree.flatten(logs)])[None]
+
+        function = super()._make_function(packed)
+
+        def unpacked(iterator):
+            logs = tf.unstack(function(iterator))
+            return tree.pack_sequence_as(structure, logs)
+
+        return unpacked
 
 
 def _environment() -> dict:
