@@ -80,21 +80,24 @@ def first_guess(
     """
     valid_options = tf.constant(valid)
 
-    def probabilities(logits):
-        return tf.exp(decisions.log_probabilities(tf.constant(logits, tf.float32), valid_options))
-
-    def ratio_and_slope(pi):
+    @tf.function  # it is called a hundred times and more
+    def differentiated(logits):
+        pi = tf.exp(decisions.log_probabilities(logits, valid_options))
         with tf.GradientTape() as tape:
             tape.watch(pi)
             ratio = cost_ratios(pi[None])[0]
-        return float(ratio), tape.gradient(ratio, pi).numpy()
+        return ratio, tape.gradient(ratio, pi)
+
+    def ratio_and_slope(logits):
+        ratio, slope = differentiated(tf.constant(logits, tf.float32))
+        return float(ratio), slope.numpy()
 
     base = np.where(valid, -certainty * harms, 0.0)
 
     def under(pressure: float):
         logits = base
         for _ in range(_ROUNDS):
-            ratio, slope = ratio_and_slope(probabilities(logits))
+            ratio, slope = ratio_and_slope(logits)
             # Half the way: each decision's cost depends on what the others do.
             logits = 0.5 * logits + 0.5 * (base - pressure * np.where(valid, slope, 0.0))
         return logits, ratio
