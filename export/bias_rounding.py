@@ -14,9 +14,14 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from udc_tf import quantizers
 from udc_tf.export import simulation
-from udc_tf.export.integer_network import IntegerNetwork, Kernel, Quantization, Step
+from udc_tf.export.integer_network import (
+    IntegerNetwork,
+    Kernel,
+    Quantization,
+    Step,
+    bias_scales,
+)
 
 _SAMPLES = 64
 _INT32 = np.iinfo(np.int32)
@@ -43,21 +48,16 @@ def round_biases(
         if step.kernel is not None:
             error = 0.0
             if network.values[step.output].rounds_twice:
-                here = _scaled_twice(here, step, quantizations)
+                here = simulation.scaled_twice(here, step, quantizations)
             else:
                 axes = tuple(range(here.shape.rank - 1))
                 error = tf.reduce_mean(there - here, axis=axes).numpy().astype(np.float64)
             step.kernel = _rounded(step, step.kernel.bias - error, quantizations)
             shift = written_bias(step, quantizations) - step.kernel.bias
-            there = _scaled_twice(there + shift.astype(np.float32), step, quantizations)
+            there = simulation.scaled_twice(there + shift.astype(np.float32), step, quantizations)
         finish = quantizations[step.output]
         exact[step.output] = simulation.finish(step, here, finish)
         rounded[step.output] = simulation.finish(step, there, finish)
-
-
-def bias_scales(step: Step, quantizations: Sequence[Quantization]) -> np.ndarray:
-    """Units of a kernel's accumulators: one a channel, or a single one."""
-    return np.float32(quantizations[step.inputs[0]].scale) * np.float32(step.kernel.scales)
 
 
 def written_bias(step: Step, quantizations: Sequence[Quantization]) -> np.ndarray:
@@ -69,10 +69,3 @@ def _rounded(step: Step, bias: np.ndarray, quantizations) -> Kernel:
     codes = np.round(bias / bias_scales(step, quantizations).astype(np.float64))
     codes = np.clip(codes, _INT32.min, _INT32.max).astype(np.int32)
     return dataclasses.replace(step.kernel, bias_codes=codes)
-
-
-def _scaled_twice(result: tf.Tensor, step: Step, quantizations) -> tf.Tensor:
-    """Rounds first to the fraction of an output step that a multiplier's shift leaves, then on."""
-    output = float(quantizations[step.output].scale)
-    fractions = quantizers.first_roundings(bias_scales(step, quantizations), output)
-    return quantizers.round_twice(result / output, fractions) * output

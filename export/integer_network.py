@@ -6,6 +6,7 @@ fuses is folded and fused here; ranges are known where training gave them.
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -154,3 +155,8 @@ class IntegerNetwork:
     def input_shapes(self) -> list[tuple[int, ...]]:
         """Without the batch."""
         return [self.values[i].shape[1:] for i in self.inputs]
+
+
+def bias_scales(step: Step, quantizations: Sequence[Quantization]) -> np.ndarray:
+    """Units of a kernel's accumulators: one a channel, or a single one."""
+    return np.float32(quantizations[step.inputs[0]].scale) * np.float32(step.kernel.scales)

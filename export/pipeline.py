@@ -13,6 +13,7 @@ import numpy as np
 from absl import logging
 
 from udc_tf.cost import Flash, parse_bytes
+from udc_tf.double_rounding import match_double_rounding
 from udc_tf.export import (
     c_source,
     lut_compression,
@@ -27,6 +28,7 @@ from udc_tf.export import calibration as calibrating
 from udc_tf.export.errors import BudgetError, ExportError
 from udc_tf.export.int8 import Int8Model, to_int8
 from udc_tf.export.lowering import lower
+from udc_tf.whole_biases import make_biases_whole
 
 _NAME = "model"
 _MARGIN = 1.02  # of what is to be saved in a round of tightening
@@ -228,6 +230,7 @@ def _compile_within(model, compiled_model, budget, rounds, recover, probabilitie
             raise BudgetError(_over_budget(compiled, budget, rest, True, len(log)))
         if recover is not None:
             recover(model)
+        _settle_arithmetic(model)
         entry = {"flash_bytes_before": compiled.flash_bytes, "excess_bytes": excess}
         entry["moves"] = [dataclasses.asdict(m) for m in moves]
         exact, compiled = compiled_model(model)
@@ -240,6 +243,13 @@ def _compile_within(model, compiled_model, budget, rounds, recover, probabilitie
             budget,
         )
     return model, exact, compiled, log
+
+
+def _settle_arithmetic(model: keras.Model) -> None:
+    """Biases and roundings of a finetuned network once more: fewer bits have another step."""
+    if any(getattr(layer, "rounds_twice", False) for layer in model.layers):
+        make_biases_whole(model)
+        match_double_rounding(model)
 
 
 def _copy(model: keras.Model) -> keras.Model:

@@ -1,7 +1,8 @@
 """Runs an `IntegerNetwork` in floating point: for calibration, and as the fake-quant reference.
 
 With quantizations given, every tensor that the .tflite materialises is rounded to its 256 values;
-that is what the network computes in quantization-aware training.
+that is what the network computes in quantization-aware training. Outputs of kernels that the
+finetuned network rounds in two steps, as integers do, are rounded so here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from udc_tf.export.integer_network import IntegerNetwork, Quantization, Step
+from udc_tf import quantizers
+from udc_tf.export.integer_network import IntegerNetwork, Quantization, Step, bias_scales
 
 
 def run(
@@ -39,6 +41,8 @@ def run(
         keep(index, fake_quantize(tf.constant(array, tf.float32), quantization(index)))
     for step in network.steps:
         result = apply(network, step, held)
+        if quantizations is not None and network.values[step.output].rounds_twice:
+            result = scaled_twice(result, step, quantizations)
         keep(step.output, finish(step, result, quantization(step.output)))
     return [held[i].numpy() for i in network.outputs]
 
@@ -52,6 +56,18 @@ def apply(network: IntegerNetwork, step: Step, held: Mapping[int, tf.Tensor]) ->
 def finish(step: Step, result: tf.Tensor, quantization: Quantization | None) -> tf.Tensor:
     """The fused activation, and rounding to int8."""
     return fake_quantize(_FUSED[step.activation](result), quantization)
+
+
+def scaled_twice(result: tf.Tensor, step: Step, quantizations: Sequence[Quantization]) -> tf.Tensor:
+    """A kernel's result rounded first to what its multiplier's shift leaves, then to whole steps.
+
+    Any other step's result stays.
+    """
+    if step.kernel is None:
+        return result
+    output = float(quantizations[step.output].scale)
+    fractions = quantizers.first_roundings(bias_scales(step, quantizations), output)
+    return quantizers.round_twice(result / output, fractions) * output
 
 
 def fake_quantize(tensor: tf.Tensor, quantization: Quantization | None) -> tf.Tensor:

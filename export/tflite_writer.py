@@ -10,8 +10,7 @@ import flatbuffers
 import numpy as np
 from tensorflow.lite.python import schema_py_generated as schema
 
-from udc_tf.export import bias_rounding
-from udc_tf.export.integer_network import IntegerNetwork, Quantization, Step
+from udc_tf.export.integer_network import IntegerNetwork, Quantization, Step, bias_scales
 
 _ALIGNMENT = 16  # of constant data, which a microcontroller reads in place
 # Least version of each operator in which int8 (and a scale a channel) is defined.
@@ -138,7 +137,7 @@ class _Writer:
         kernel, source = step.kernel, step.inputs[0]
         axis = kernel.axis if len(kernel.scales) > 1 else 0
         weights = self._constant(f"{step.name}_weights", kernel.codes, kernel.scales, axis)
-        units = bias_rounding.bias_scales(step, self._quantizations)
+        units = bias_scales(step, self._quantizations)
         bias = self._constant(f"{step.name}_bias", kernel.bias_codes, units)
         return [source, weights, bias]
 

@@ -113,3 +113,15 @@ def test_training_again_forgets_it_and_saving_does_not(tmp_path):
     assert sum(q.rounds_twice for q in activation_quantizers(loaded)) == 8
     prepare(tiny)
     assert not any(q.rounds_twice for q in activation_quantizers(tiny))
+
+
+def test_a_tightened_network_is_settled_again(tmp_path):
+    tiny = _network(4)
+    finetune(tiny, (_X, _Y), stages=udc_tf.Stages(epochs=(0, 1, 1)), batch_size=16, verbose=0)
+    free = udc_tf.export.export(tiny, tmp_path / "free", calibration=_X)
+    budget = udc_tf.Flash(free.flash_bytes - 300)
+    tight = udc_tf.export.export(tiny, tmp_path / "tight", target=budget, calibration=_X)
+    assert tight.report["tightening"]
+    agreement = tight.report["tflm_against_fake_quant"]
+    assert agreement["within_1"] >= 0.99, agreement
+    assert np.mean(_differences(tight.model, _X[:32]) <= 1) >= 0.99

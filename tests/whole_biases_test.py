@@ -7,8 +7,8 @@ import pytest
 import udc_tf
 from udc_tf.channels import ChannelGroups
 from udc_tf.compaction import Compactor, Configuration, LayerChoice
-from udc_tf.export import bias_rounding
 from udc_tf.export.int8 import to_int8
+from udc_tf.export.integer_network import bias_scales
 from udc_tf.finetuning import finetune
 from udc_tf.graph import trace
 from udc_tf.whole_biases import make_biases_whole
@@ -39,7 +39,7 @@ def _rests(tiny):
     exact = to_int8(tiny)
     rests = {}
     for step in exact.network.kernels:
-        held = step.kernel.bias / bias_rounding.bias_scales(step, exact.quantizations)
+        held = step.kernel.bias / bias_scales(step, exact.quantizations)
         rests[step.name] = np.abs(held - np.round(held)).max()
     return rests
 
