@@ -11,7 +11,7 @@ import udc_tf
 from tests import networks
 from udc_tf.cli.errors import UsageError
 from udc_tf.cli.options import Options, front_runs
-from udc_tf.front import FRONT_WARMUP, search_front
+from udc_tf.front import search_front
 from udc_tf.report.front import write_front
 from udc_tf.training_data import for_replicas
 
@@ -123,7 +123,7 @@ class TestCommandLine:
         assert list(runs) == ["6KiB", "8KiB"]
         for name, run in runs.items():
             assert run.options.flash == name and run.flash_target == udc_tf.Flash(name)
-            assert run.recipe.search_epochs == 20 and run.recipe.search.warmup == FRONT_WARMUP
+            assert run.recipe.search_epochs == 18 and run.recipe.search.warmup == 0.5
         # What the user says, stands.
         options = Options(recipe="digits", flash="6KiB,8KiB", search_epochs=20, warmup=0.3)
         run = front_runs(options)["8KiB"]

@@ -18,8 +18,6 @@ from udc_tf.architecture import Architecture
 from udc_tf.cost import Target
 from udc_tf.search import SearchModel
 
-FRONT_WARMUP = 2 / 3  # measured by benchmarks/front.py
-
 
 def shared_epochs(warmup: float, epochs: int) -> int:
     """Whole epochs of a run that belong to its warm-up.
@@ -44,7 +42,7 @@ def search_front(
     """Searches once for each of several budgets, with one warm-up for all.
 
     The longer the warm-up, the more is shared: of k budgets with a warm-up of w, the front costs
-    w + k(1-w) searches instead of k. With `SearchSettings(warmup=2/3)` three budgets cost 1.7.
+    w + k(1-w) searches instead of k. With `SearchSettings(warmup=0.5)` three budgets cost two.
 
     Args:
         search: a compiled searchable model; its own target serves for the warm-up.

@@ -9,7 +9,7 @@ import keras
 from udc_tf.cli.errors import UsageError
 from udc_tf.cli.own_model import load_model
 from udc_tf.cost import ACCELERATORS, Flash, Macs, Target, parse_bytes
-from udc_tf.front import FRONT_WARMUP, shared_epochs
+from udc_tf.front import shared_epochs
 from udc_tf.models import data, recipes
 from udc_tf.models.recipes import Recipe
 from udc_tf.stages import Stages
@@ -206,15 +206,15 @@ def resolve(options: Options) -> Run:
 def front_runs(options: Options) -> dict[str, Run]:
     """For each budget that --flash lists, by its name, the run that it would be alone.
 
-    Two thirds of such a run are warm-up, which is trained once for all: three budgets cost as much
-    as 1.7 of them alone. `--warmup` decides otherwise.
+    Half of such a run is warm-up, which is trained once for all, and it has nine tenths of the
+    epochs: three budgets cost as much as 1.8 of them alone. `--warmup` decides otherwise.
     """
     runs = {}
     for budget in options.budgets():
         run = resolve(dataclasses.replace(options, flash=budget))
         if options.warmup is None:
-            epochs = max(2, run.recipe.search_epochs)
-            changes = {"warmup": FRONT_WARMUP, "search_epochs": epochs}
+            epochs = max(2, 2 * int(0.45 * run.recipe.search_epochs))
+            changes = {"warmup": 0.5, "search_epochs": epochs}
             run = resolve(dataclasses.replace(run.options, **changes))
         if shared_epochs(run.recipe.search.warmup, run.recipe.search_epochs) < 1:
             raise UsageError(
