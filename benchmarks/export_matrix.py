@@ -82,6 +82,7 @@ def main(_):
                 key = f"{name}, configuration {seed}, {bits} bits"
                 if key in results:
                     continue
+                keras.utils.clear_session()  # or every case would be slower than the one before
                 results[key] = case(name, seed, bits)
                 print(key, results[key], flush=True)
                 with replaced_atomically(path) as partial:
