@@ -26,6 +26,7 @@ from udc_tf.files import replaced_atomically
 
 _UNTRAINED = flags.DEFINE_bool("untrained", False, "Random weights instead of trained ones.")
 _SAMPLES = flags.DEFINE_integer("samples", 24, "Inputs compared, besides those of the calibration.")
+_NETWORKS = flags.DEFINE_list("networks", list(NETWORKS), "Which of them.")
 SEEDS, BITS = (0, 1, 2), (1, 2, 4, 8)
 
 
@@ -76,7 +77,7 @@ def main(_):
     suffix = "_untrained.json" if _UNTRAINED.value else ".json"
     path = pathlib.Path(__file__).with_name(pathlib.Path(__file__).stem + suffix)
     results = json.loads(path.read_text()) if path.exists() else {}
-    for name in NETWORKS:
+    for name in _NETWORKS.value:
         for seed in SEEDS:
             for bits in BITS:
                 key = f"{name}, configuration {seed}, {bits} bits"

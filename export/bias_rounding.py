@@ -45,16 +45,18 @@ def round_biases(
     for step in network.steps:
         here = simulation.apply(network, step, exact)
         there = simulation.apply(network, step, rounded)
+        twice = network.values[step.output].rounds_twice
         if step.kernel is not None:
             error = 0.0
-            if network.values[step.output].rounds_twice:
-                here = simulation.scaled_twice(here, step, quantizations)
-            else:
+            if not twice:
                 axes = tuple(range(here.shape.rank - 1))
                 error = tf.reduce_mean(there - here, axis=axes).numpy().astype(np.float64)
             step.kernel = _rounded(step, step.kernel.bias - error, quantizations)
             shift = written_bias(step, quantizations) - step.kernel.bias
-            there = simulation.scaled_twice(there + shift.astype(np.float32), step, quantizations)
+            there = there + shift.astype(np.float32)
+        if twice:
+            here = simulation.scaled_twice(network, step, here, quantizations)
+        there = simulation.scaled_twice(network, step, there, quantizations)
         finish = quantizations[step.output]
         exact[step.output] = simulation.finish(step, here, finish)
         rounded[step.output] = simulation.finish(step, there, finish)

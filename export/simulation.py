@@ -5,6 +5,7 @@ that is what the network computes in quantization-aware training. Outputs of ker
 finetuned network rounds in two steps, as integers do, are rounded so here.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -42,7 +43,7 @@ def run(
     for step in network.steps:
         result = apply(network, step, held)
         if quantizations is not None and network.values[step.output].rounds_twice:
-            result = scaled_twice(result, step, quantizations)
+            result = scaled_twice(network, step, result, quantizations)
         keep(step.output, finish(step, result, quantization(step.output)))
     return [held[i].numpy() for i in network.outputs]
 
@@ -58,15 +59,23 @@ def finish(step: Step, result: tf.Tensor, quantization: Quantization | None) -> 
     return fake_quantize(_FUSED[step.activation](result), quantization)
 
 
-def scaled_twice(result: tf.Tensor, step: Step, quantizations: Sequence[Quantization]) -> tf.Tensor:
-    """A kernel's result rounded first to what its multiplier's shift leaves, then to whole steps.
+def scaled_twice(
+    network: IntegerNetwork, step: Step, result: tf.Tensor, quantizations: Sequence[Quantization]
+) -> tf.Tensor:
+    """A kernel's or mean's result rounded to what its multiplier's shift leaves, then to steps.
 
     Any other step's result stays.
     """
-    if step.kernel is None:
-        return result
     output = float(quantizations[step.output].scale)
-    fractions = quantizers.first_roundings(bias_scales(step, quantizations), output)
+    if step.kernel is not None:
+        fractions = quantizers.first_roundings(bias_scales(step, quantizations), output)
+    elif step.kind == "MEAN":
+        source = float(quantizations[step.inputs[0]].scale)
+        shape = network.values[step.inputs[0]].shape
+        count = math.prod(shape[axis] for axis in step.options["axes"])
+        fractions = quantizers.first_rounding_of_mean(source, output, count)
+    else:
+        return result
     return quantizers.round_twice(result / output, fractions) * output
 
 

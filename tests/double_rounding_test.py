@@ -57,7 +57,7 @@ def _network(bits, joined=False):
         y = keras.layers.ReLU(6.0)(keras.layers.BatchNormalization()(y))
         y = keras.layers.Conv2D(12, 1, name=f"pw{n}")(y)
         x = keras.layers.Concatenate()([x, y]) if joined else keras.layers.Add()([x, y])
-    x = keras.layers.Flatten()(keras.layers.MaxPooling2D(4)(x))
+    x = keras.layers.GlobalAveragePooling2D(name="mean")(keras.layers.MaxPooling2D(2)(x))
     x = keras.layers.Dense(4, name="head")(x)
     model = keras.Model(inputs, x)
     graph = trace(model)
@@ -90,7 +90,7 @@ def test_finetuned_network_computes_what_tflm_does(bits):
     once = _differences(tiny, unseen)
     if bits < 8:
         assert np.mean(once == 0) < np.mean(twice == 0) - 0.05
-    assert match_double_rounding(tiny) == 8
+    assert match_double_rounding(tiny) == 9
     np.testing.assert_array_equal(_differences(tiny, unseen), twice)
 
 
@@ -98,7 +98,7 @@ def test_only_ranges_of_one_kernel_round_twice():
     tiny = _network(2, joined=True)
     finetune(tiny, (_X, _Y), stages=udc_tf.Stages(epochs=(0, 1, 1)), batch_size=16, verbose=0)
     twice = {q.name for q in activation_quantizers(tiny) if q.rounds_twice}
-    assert len(twice) == 4 and "head_quantizer" in twice  # the three depthwise, and the head
+    assert len(twice) == 5 and {"mean_quantizer", "head_quantizer"} < twice  # and three depthwise
     shared = [q for q in activation_quantizers(tiny) if q.hold_peaks]
     assert shared and all(q.fractions is None for q in shared)
 
@@ -110,7 +110,7 @@ def test_training_again_forgets_it_and_saving_does_not(tmp_path):
     tiny.save(tmp_path / "tiny.keras")
     loaded = keras.models.load_model(tmp_path / "tiny.keras")
     np.testing.assert_array_equal(loaded.predict(_X, verbose=0), tiny.predict(_X, verbose=0))
-    assert sum(q.rounds_twice for q in activation_quantizers(loaded)) == 8
+    assert sum(q.rounds_twice for q in activation_quantizers(loaded)) == 9
     prepare(tiny)
     assert not any(q.rounds_twice for q in activation_quantizers(tiny))
 

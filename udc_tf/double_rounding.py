@@ -5,37 +5,51 @@ one, `m = M * 2**-shift` with M in [0.5, 1): they round the product with M, then
 2**shift, halves away from zero both times. The first rounding is to a fraction 2**-shift of an
 output step. With 8-bit weights that is nothing; with few bits the shift is two or three, every
 eighth value is a tie of the second rounding, and a deep network that rounds once computes something
-else. So at the end of finetuning each range learns the fractions of the kernel before it.
+else. So at the end of finetuning each range learns the fractions of the kernel before it. A mean
+over all positions is rounded in the same way.
 """
 
 import keras
 import numpy as np
 
-from udc_tf.folds import Fold, folds
+from udc_tf.folds import Fold, Mean, folds, means
+from udc_tf.layers.activation_quantizer import ActivationQuantizer
 from udc_tf.layers.compact import CompactKernel
-from udc_tf.quantizers import first_roundings
+from udc_tf.quantizers import first_rounding_of_mean, first_roundings
 
 
 def match_double_rounding(network: keras.Model) -> int:
-    """Lets the activation quantizers behind kernels round as the int8 network will.
+    """Lets the activation quantizers behind kernels and means round as the int8 network will.
 
-    Quantizers whose range several tensors share, or whose kernel's inputs are not rounded, go on
+    Quantizers whose range several tensors share, or behind inputs that are not rounded, go on
     rounding once.
 
     Returns:
         How many quantizers round twice now.
     """
-    ready = [fold for fold in folds(network) if _is_ready(fold)]
-    for fold in ready:
-        fold.output_quantizer.fractions.assign(_fractions(fold))
-    return len(ready)
+    kernels = [fold for fold in folds(network) if _is_ready(fold)]
+    for fold in kernels:
+        _set(fold.output_quantizer, _fractions(fold))
+    pools = [mean for mean in means(network) if _are_rounding(mean)]
+    for mean in pools:
+        source, target = mean.input_quantizer.scale, mean.output_quantizer.scale
+        _set(mean.output_quantizer, first_rounding_of_mean(source, target, mean.positions))
+    return len(kernels) + len(pools)
+
+
+def _set(quantizer: ActivationQuantizer, fractions) -> None:
+    quantizer.fractions.assign(np.broadcast_to(fractions, tuple(quantizer.fractions.shape)))
 
 
 def _is_ready(fold: Fold) -> bool:
-    source, target = fold.input_quantizer, fold.output_quantizer
-    if not isinstance(fold.kernel, CompactKernel) or source is None or target is None:
+    return isinstance(fold.kernel, CompactKernel) and _are_rounding(fold)
+
+
+def _are_rounding(between: Fold | Mean) -> bool:
+    source, target = between.input_quantizer, between.output_quantizer
+    if source is None or target is None or target.fractions is None:
         return False
-    return target.fractions is not None and source.is_rounding and target.is_rounding
+    return source.is_rounding and target.is_rounding
 
 
 def _fractions(fold: Fold) -> np.ndarray:
@@ -44,6 +58,4 @@ def _fractions(fold: Fold) -> np.ndarray:
         scales = scales * np.abs(fold.gain())
     source, target = fold.input_quantizer.scale, fold.output_quantizer.scale
     units = np.float32(source) * np.float32(scales)  # of the accumulators, as the file has them
-    return np.broadcast_to(
-        first_roundings(units, target), tuple(fold.output_quantizer.fractions.shape)
-    )
+    return first_roundings(units, target)

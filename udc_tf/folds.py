@@ -73,6 +73,34 @@ def folds(network: keras.Model) -> list[Fold]:
     return found
 
 
+@dataclasses.dataclass(frozen=True)
+class Mean:
+    """A mean over all positions of an image that is rounded before and after, and nothing else."""
+
+    positions: int
+    input_quantizer: ActivationQuantizer
+    output_quantizer: ActivationQuantizer
+
+
+def means(network: keras.Model) -> list[Mean]:
+    """The global average poolings of a functional model."""
+    graph = trace(network)
+    layers = {layer.name: layer for layer in network.layers}
+    names = [node.name for node in graph.nodes]
+    found = []
+    for node in graph.nodes:
+        if not isinstance(node.layer, keras.layers.GlobalAveragePooling2D):
+            continue
+        around = _origin(graph, node.inputs[0]), _sole_consumer(graph, node.output)
+        source, target = (None if n is None else layers.get(n.name) for n in around)
+        if not all(isinstance(q, ActivationQuantizer) for q in (source, target)):
+            continue
+        height, width = node.inputs[0].shape[1:3]
+        if height and width and names.count(target.name) == 1:
+            found.append(Mean(height * width, source, target))
+    return found
+
+
 def _behind_relu(graph: Graph, node: Node) -> Node | None:
     following = _sole_consumer(graph, node.output)
     if following is not None and is_fusable(following.layer):

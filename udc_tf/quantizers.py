@@ -8,6 +8,8 @@
 Rounding passes the gradient straight through; clipped weights get none, the range gets theirs.
 """
 
+import math
+
 import numpy as np
 import tensorflow as tf
 
@@ -87,6 +89,17 @@ def first_roundings(units: np.ndarray, output_scale: float) -> np.ndarray:
     """
     _, exponent = np.frexp(np.asarray(units, np.float64) / float(output_scale))
     return np.exp2(np.clip(-exponent, 0, 30)).astype(np.float32)
+
+
+def first_rounding_of_mean(input_scale: float, output_scale: float, count: int) -> float:
+    """The same for a mean of `count` values, whose multiplier TFLM does not bring to [0.5, 1).
+
+    >>> first_rounding_of_mean(1.0, 0.3, 16), first_rounding_of_mean(1.0, 0.3, 1)
+    (4.0, 1.0)
+    """
+    _, exponent = math.frexp(float(np.float32(input_scale)) / float(np.float32(output_scale)))
+    halvings = count.bit_length() - 1
+    return 2.0 ** min(max(halvings - exponent, 0), 30)
 
 
 def round_twice(steps: tf.Tensor, fractions: tf.Tensor) -> tf.Tensor:
