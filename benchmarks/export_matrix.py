@@ -27,7 +27,8 @@ from udc_tf.files import replaced_atomically
 _UNTRAINED = flags.DEFINE_bool("untrained", False, "Random weights instead of trained ones.")
 _SAMPLES = flags.DEFINE_integer("samples", 24, "Inputs compared, besides those of the calibration.")
 _NETWORKS = flags.DEFINE_list("networks", list(NETWORKS), "Which of them.")
-SEEDS, BITS = (0, 1, 2), (1, 2, 4, 8)
+_CONFIGURATIONS = flags.DEFINE_list("configurations", ["0", "1", "2"], "Which of them.")
+BITS = (1, 2, 4, 8)
 
 
 def case(name: str, seed: int, bits: int) -> dict:
@@ -78,7 +79,7 @@ def main(_):
     path = pathlib.Path(__file__).with_name(pathlib.Path(__file__).stem + suffix)
     results = json.loads(path.read_text()) if path.exists() else {}
     for name in _NETWORKS.value:
-        for seed in SEEDS:
+        for seed in map(int, _CONFIGURATIONS.value):
             for bits in BITS:
                 key = f"{name}, configuration {seed}, {bits} bits"
                 if key in results:

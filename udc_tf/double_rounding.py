@@ -13,7 +13,6 @@ import keras
 import numpy as np
 
 from udc_tf.folds import Fold, Mean, folds, means
-from udc_tf.layers.activation_quantizer import ActivationQuantizer
 from udc_tf.layers.compact import CompactKernel
 from udc_tf.quantizers import first_rounding_of_mean, first_roundings
 
@@ -29,16 +28,20 @@ def match_double_rounding(network: keras.Model) -> int:
     """
     kernels = [fold for fold in folds(network) if _is_ready(fold)]
     for fold in kernels:
-        _set(fold.output_quantizer, _fractions(fold))
+        source, target = fold.input_quantizer, fold.output_quantizer
+        scales = (source.scale, _steps(fold), target.scale)  # float32 in the file, then doubles
+        of_input, of_weights, of_output = (np.float64(np.float32(s)) for s in scales)
+        units = _alive(of_input * of_weights / of_output)
+        target.round_as_integers(units, first_roundings(units, 1.0))
     pools = [mean for mean in means(network) if _are_rounding(mean)]
     for mean in pools:
-        source, target = mean.input_quantizer.scale, mean.output_quantizer.scale
-        _set(mean.output_quantizer, first_rounding_of_mean(source, target, mean.positions))
+        source, target = (
+            np.float32(q.scale) for q in (mean.input_quantizer, mean.output_quantizer)
+        )
+        unit = np.float64(source) / np.float64(target) / mean.positions
+        fraction = first_rounding_of_mean(source, target, mean.positions)
+        mean.output_quantizer.round_as_integers(unit, fraction)
     return len(kernels) + len(pools)
-
-
-def _set(quantizer: ActivationQuantizer, fractions) -> None:
-    quantizer.fractions.assign(np.broadcast_to(fractions, tuple(quantizer.fractions.shape)))
 
 
 def _is_ready(fold: Fold) -> bool:
@@ -52,10 +55,12 @@ def _are_rounding(between: Fold | Mean) -> bool:
     return source.is_rounding and target.is_rounding
 
 
-def _fractions(fold: Fold) -> np.ndarray:
-    scales = np.float64(fold.kernel.integer_kernel().step)
-    if fold.batch_norm is not None:
-        scales = scales * np.abs(fold.gain())
-    source, target = fold.input_quantizer.scale, fold.output_quantizer.scale
-    units = np.float32(source) * np.float32(scales)  # of the accumulators, as the file has them
-    return first_roundings(units, target)
+def _steps(fold: Fold) -> np.ndarray:
+    """Of the weights, batch norm included; one a channel, or one for all."""
+    step = np.float64(fold.kernel.integer_kernel().step)
+    return step if fold.batch_norm is None else step * np.abs(fold.gain())
+
+
+def _alive(units: np.ndarray) -> np.ndarray:
+    """A channel that batch norm switched off has no accumulator to speak of: any fine unit does."""
+    return np.where(units > 0, units, 2.0**-30)

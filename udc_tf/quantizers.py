@@ -88,7 +88,7 @@ def first_roundings(units: np.ndarray, output_scale: float) -> np.ndarray:
     [8.0, 2.0, 1.0]
     """
     _, exponent = np.frexp(np.asarray(units, np.float64) / float(output_scale))
-    return np.exp2(np.clip(-exponent, 0, 30)).astype(np.float32)
+    return np.exp2(np.clip(-exponent, 0, 30))
 
 
 def first_rounding_of_mean(input_scale: float, output_scale: float, count: int) -> float:
@@ -105,9 +105,10 @@ def first_rounding_of_mean(input_scale: float, output_scale: float, count: int) 
 def round_twice(steps: tf.Tensor, fractions: tf.Tensor) -> tf.Tensor:
     """Whole numbers from real ones, by way of the fractions.
 
-    >>> round_twice(tf.constant([0.45, 0.45, -0.5]), tf.constant([8.0, 64.0, 2.0])).numpy().tolist()
+    >>> round_twice(tf.constant([0.45, 0.45, -0.5]), [8.0, 64.0, 2.0]).numpy().tolist()
     [1.0, 0.0, -1.0]
     """
+    fractions = tf.cast(fractions, steps.dtype)
     return _away_from_zero(_away_from_zero(steps * fractions) / fractions)
 
 

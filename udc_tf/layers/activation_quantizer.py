@@ -1,6 +1,7 @@
 """8-bit activations as TFLite computes them."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from udc_tf.quantizers import round_twice
@@ -20,8 +21,9 @@ class ActivationQuantizer(keras.layers.Layer):
     scale = (maximum - minimum) / 255, and the zero point is nudged to an integer, so that zero is
     one of the values. The range always includes zero. A new layer passes its inputs on unchanged;
     once `enabled` is 1 it quantizes. While `tracking` is 1, training steps move the range towards
-    each batch's smallest and largest value. Where `fractions` are not 0, inference rounds to those
-    fractions of a step first, a channel each; see `udc_tf.double_rounding`.
+    each batch's smallest and largest value. After `round_as_integers`, inference computes what an
+    integer network does with the accumulators that its inputs stand for; see
+    `udc_tf.double_rounding`.
 
     Args:
         momentum: how slowly the range follows the batches. The first batch sets it.
@@ -80,16 +82,19 @@ class ActivationQuantizer(keras.layers.Layer):
         self.enabled = scalar("enabled", 0.0)
         self.tracking = scalar("tracking", 0.0)
         self.seen = scalar("seen", 0.0)
-        self.fractions = None
+        self.fractions = self.units = None
         # Tensors that share a range have channels of their own.
         if not self.hold_peaks and len(input_shape) and input_shape[-1]:
-            self.fractions = self.add_weight(
-                name="fractions",
-                shape=(input_shape[-1],),
-                initializer="zeros",
-                trainable=False,
-                dtype="float32",
-                aggregation="only_first_replica",
+            self.fractions, self.units = (
+                self.add_weight(
+                    name=name,
+                    shape=(input_shape[-1],),
+                    initializer="zeros",
+                    trainable=False,
+                    dtype="float64",
+                    aggregation="only_first_replica",
+                )
+                for name in ("fractions", "units")
             )
 
     @property
@@ -120,10 +125,20 @@ class ActivationQuantizer(keras.layers.Layer):
         self.maximum.assign(max(float(maximum), 0.0))
         self.seen.assign(1.0)
 
+    def round_as_integers(self, units, fractions) -> None:
+        """Lets inference scale accumulators in two roundings.
+
+        Args:
+            units: of an accumulator, in steps of the outputs; one a channel, or one for all.
+            fractions: into how many parts of a step the first rounding goes.
+        """
+        for variable, value in ((self.units, units), (self.fractions, fractions)):
+            variable.assign(np.broadcast_to(value, tuple(variable.shape)))
+
     def round_once(self) -> None:
-        """Forgets the fractions."""
+        """Forgets units and fractions."""
         if self.fractions is not None:
-            self.fractions.assign(tf.zeros(self.fractions.shape))
+            self.round_as_integers(0.0, 0.0)
 
     def call(self, inputs, training=None):
         if training and self.fixed_range is None:
@@ -143,12 +158,15 @@ class ActivationQuantizer(keras.layers.Layer):
         return tf.cond(usable, quantized, lambda: tf.identity(inputs))
 
     def _rounded_twice(self, values: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
-        fractions = tf.convert_to_tensor(self.fractions)
-        return tf.cond(
-            tf.reduce_min(fractions) > 0,
-            lambda: round_twice(values / scale, fractions) * scale,
-            lambda: values,
-        )
+        fractions, units = (tf.convert_to_tensor(v) for v in (self.fractions, self.units))
+
+        def as_integers():
+            # Floats stand for whole accumulators, a little off; a tie is a tie only without that.
+            steps = tf.cast(values, tf.float64) / tf.cast(scale, tf.float64)
+            exact = tf.round(steps / units) * units
+            return tf.cast(round_twice(exact, fractions), tf.float32) * scale
+
+        return tf.cond(tf.reduce_min(fractions) > 0, as_integers, lambda: values)
 
     def _track(self, inputs) -> None:
         tracking = tf.convert_to_tensor(self.tracking) > 0.5
