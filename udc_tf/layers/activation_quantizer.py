@@ -150,20 +150,22 @@ class ActivationQuantizer(keras.layers.Layer):
         def quantized():
             values = tf.cast(inputs, tf.float32)
             if not training and self.fractions is not None:
-                values = self._rounded_twice(values, (high - low) / 255)
+                values = self._rounded_twice(values, high, (high - low) / 255)
             return tf.cast(tf.quantization.fake_quant_with_min_max_vars(values, low, high), dtype)
 
         dtype = inputs.dtype
         usable = (tf.convert_to_tensor(self.enabled) > 0.5) & (high > low)
         return tf.cond(usable, quantized, lambda: tf.identity(inputs))
 
-    def _rounded_twice(self, values: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
+    def _rounded_twice(self, values: tf.Tensor, high: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
         fractions, units = (tf.convert_to_tensor(v) for v in (self.fractions, self.units))
 
         def as_integers():
             # Floats stand for whole accumulators, a little off; a tie is a tie only without that.
             steps = tf.cast(values, tf.float64) / tf.cast(scale, tf.float64)
             exact = tf.round(steps / units) * units
+            # At the range's end is also what a ReLU6 cut off, which is no whole accumulator.
+            exact = tf.where(values < high, exact, steps)
             return tf.cast(round_twice(exact, fractions), tf.float32) * scale
 
         return tf.cond(tf.reduce_min(fractions) > 0, as_integers, lambda: values)
