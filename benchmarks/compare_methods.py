@@ -58,6 +58,7 @@ class Recipe:
 
 # "udc" is what the table reports; the others are to find out what helps (--methods=udc,udc:fresh).
 RECIPES = {
+    # Half of it warm-up: in two epochs, the first guess would else be made after fifty steps.
     "udc": Recipe({"warmup": 0.5}),
     "udc:fresh": Recipe({"warmup": 0.5}, stages={"start": "fresh"}),
     "udc:longer search": Recipe({"warmup": 0.5}, search_share=1 / 3),

@@ -1,8 +1,8 @@
 """Runs an `IntegerNetwork` in floating point: for calibration, and as the fake-quant reference.
 
 With quantizations given, every tensor that the .tflite materialises is rounded to its 256 values;
-that is what the network computes in quantization-aware training. Outputs of kernels that the
-finetuned network rounds in two steps, as integers do, are rounded so here.
+that is what the network computes in quantization-aware training. Outputs of kernels and means that
+the finetuned network rounds in two steps, as integers do, are rounded so here.
 """
 
 import math

@@ -18,6 +18,7 @@ from udc_tf.export.int8 import to_int8
 from udc_tf.finetuner import activation_quantizers
 from udc_tf.finetuning import finetune, prepare
 from udc_tf.graph import trace
+from udc_tf.layers.activation_quantizer import ActivationQuantizer
 from udc_tf.quantizers import first_roundings, round_twice
 
 _RNG = np.random.default_rng(0)
@@ -47,6 +48,18 @@ def test_rounding_twice_is_integer_arithmetic(accumulator, multiplier):
         assert int(got[0]) == _scaled_by_integers(accumulator, multiplier)
 
 
+@pytest.mark.parametrize("end", [6.0, 6.000001, 5.999999])
+def test_what_relu6_cut_off_is_no_accumulator(end):
+    quantizer = ActivationQuantizer(fixed_range=(0.0, end))
+    quantizer(tf.zeros((1, 1)))
+    quantizer.enabled.assign(1.0)
+    quantizer.round_as_integers(
+        units=4.1, fractions=1.0
+    )  # 62 are 254.2 steps, 63 are 258.3
+    steps = quantizer(tf.constant([[6.0], [100 * 6 / 255]])).numpy().ravel() * 255 / end
+    np.testing.assert_allclose(steps, [255, 98], atol=1e-3)  # 24 units are 98.4
+
+
 def _network(bits, joined=False):
     keras.utils.set_random_seed(0)
     inputs = keras.Input((8, 8, 3))
@@ -67,7 +80,7 @@ def _network(bits, joined=False):
 
 
 def _differences(tiny, inputs, **calibration):
-    """Steps between Keras and TFLM, and the exported model."""
+    """How many steps each output of Keras is away from TFLM's."""
     exact = to_int8(tiny, **calibration)
     output = exact.quantizations[exact.network.outputs[0]]
     keras_codes = output.quantize(tiny.predict(inputs, verbose=0)).astype(int)

@@ -5,8 +5,9 @@ one, `m = M * 2**-shift` with M in [0.5, 1): they round the product with M, then
 2**shift, halves away from zero both times. The first rounding is to a fraction 2**-shift of an
 output step. With 8-bit weights that is nothing; with few bits the shift is two or three, every
 eighth value is a tie of the second rounding, and a deep network that rounds once computes something
-else. So at the end of finetuning each range learns the fractions of the kernel before it. A mean
-over all positions is rounded in the same way.
+else. So at the end of finetuning each range learns the fractions of the kernel before it, and the
+unit of its accumulators: results are whole numbers of those, once biases are (`whole_biases`), and
+are taken as such. A mean over all positions is rounded in the same way.
 """
 
 import keras

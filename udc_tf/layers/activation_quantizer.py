@@ -164,8 +164,9 @@ class ActivationQuantizer(keras.layers.Layer):
             # Floats stand for whole accumulators, a little off; a tie is a tie only without that.
             steps = tf.cast(values, tf.float64) / tf.cast(scale, tf.float64)
             exact = tf.round(steps / units) * units
-            # At the range's end is also what a ReLU6 cut off, which is no whole accumulator.
-            exact = tf.where(values < high, exact, steps)
+            # At the range's end is also what a ReLU6 cut off, which is no whole accumulator. The
+            # end is a mean over batches, a float's width beside 6: hence half a step, of one code.
+            exact = tf.where(values < high - scale / 2, exact, steps)
             return tf.cast(round_twice(exact, fractions), tf.float32) * scale
 
         return tf.cond(tf.reduce_min(fractions) > 0, as_integers, lambda: values)
