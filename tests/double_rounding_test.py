@@ -53,9 +53,7 @@ def test_what_relu6_cut_off_is_no_accumulator(end):
     quantizer = ActivationQuantizer(fixed_range=(0.0, end))
     quantizer(tf.zeros((1, 1)))
     quantizer.enabled.assign(1.0)
-    quantizer.round_as_integers(
-        units=4.1, fractions=1.0
-    )  # 62 are 254.2 steps, 63 are 258.3
+    quantizer.round_as_integers(units=4.1, fractions=1.0)  # 62 are 254.2 steps, 63 are 258.3
     steps = quantizer(tf.constant([[6.0], [100 * 6 / 255]])).numpy().ravel() * 255 / end
     np.testing.assert_allclose(steps, [255, 98], atol=1e-3)  # 24 units are 98.4
 
