@@ -23,6 +23,7 @@ import functools
 import os
 import pathlib
 import time
+from collections.abc import Sequence
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -40,8 +41,8 @@ RESULTS = pathlib.Path(__file__).with_suffix(".json")
 
 
 def define_flags() -> None:
-    flags.DEFINE_list("data", ["fashion", "cifar"], f"Of {', '.join(compare_data.NAMES)}.")
-    flags.DEFINE_list("methods", list(METHODS), f"Of {', '.join([*METHODS, *RECIPES])}.")
+    _define_choices("data", ["fashion", "cifar"], compare_data.NAMES)
+    _define_choices("methods", list(METHODS), [*METHODS, *RECIPES])
     flags.DEFINE_list("budgets", [], "Bytes; the task's own by default.")
     flags.DEFINE_list("seeds", ["0", "1", "2"], "Settings are chosen by seed 0.")
     flags.DEFINE_integer("epochs", 12, "Of a run, the search included.", lower_bound=2)
@@ -56,6 +57,13 @@ def define_flags() -> None:
     flags.DEFINE_float("max_minutes", None, "No run begins after that.")
     flags.DEFINE_bool("only_report", False, "No runs.")
     flags.DEFINE_bool("full", False, "The full-size recipes: one UDC and one int8 run of each.")
+
+
+def _define_choices(name: str, default: list[str], choices: Sequence[str]) -> None:
+    flags.DEFINE_list(name, default, f"Of {', '.join(choices)}.")
+    flags.register_validator(
+        name, lambda given: set(given) <= set(choices), f"must be of {', '.join(choices)}"
+    )
 
 
 def do(bench: Bench, rows: Rows, run: Run) -> Row:

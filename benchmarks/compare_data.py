@@ -46,9 +46,9 @@ class Task:
         return resnet8(self.input_shape, 10, self.filters)
 
 
-# In the tightest, int8 by width alone is left with one to three channels a layer.
+# In the tightest, int8 by width alone is left with few channels; the space ends at some 6,300 bytes.
 BUDGETS = {
-    "fashion": (5_800, 9_000, 14_000),
+    "fashion": (7_000, 9_000, 14_000),
     "cifar": (8_000, 12_000, 20_000),
     "digits": (6_500, 7_500, 9_000),
 }
