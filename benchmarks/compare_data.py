@@ -46,7 +46,7 @@ class Task:
         return resnet8(self.input_shape, 10, self.filters)
 
 
-# In the tightest, int8 by width alone is left with few channels; the space ends at some 6,300 bytes.
+# In the tightest, int8 by width alone has few channels; the space ends at some 6,300 bytes.
 BUDGETS = {
     "fashion": (7_000, 9_000, 14_000),
     "cifar": (8_000, 12_000, 20_000),
