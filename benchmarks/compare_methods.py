@@ -30,9 +30,9 @@ from benchmarks.compare_sizing import (
     statistics_batches,
 )
 from udc_tf import decisions
-from udc_tf.cli.exporting import Affine
 from udc_tf.export import tflite_file
 from udc_tf.export.errors import BudgetError
+from udc_tf.export.integer_network import Quantization
 from udc_tf.extraction import architecture_of, describe
 from udc_tf.repair import preferences
 
@@ -231,7 +231,7 @@ def deployed(tiny: keras.Model, task: Task, target: udc_tf.Flash | None) -> Row:
 def int8_accuracies(path: pathlib.Path, task: Task) -> dict[str, float]:
     """Of an int8 .tflite on validation and test images."""
     file = tflite_file.read(path)
-    quantize = Affine.of(file.tensors[file.inputs[0]]).quantize
+    quantize = Quantization.of_tensor(file.tensors[file.inputs[0]]).quantize
     accuracies = {}
     for part in ("validation", "test"):
         x, y = getattr(task, part)

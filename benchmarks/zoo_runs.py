@@ -26,13 +26,14 @@ import numpy as np
 
 from udc_tf import export
 from udc_tf.cli.commands import main as udc
-from udc_tf.cli.exporting import Affine, score
+from udc_tf.cli.exporting import score
 from udc_tf.cli.history import EpochLines, EpochLog
 from udc_tf.cli.image_sets import score_sets
 from udc_tf.cli.options import Options, Run, resolve
 from udc_tf.cli.tasks import task_of
 from udc_tf.cli.workdir import WorkDir, write_json
 from udc_tf.export import tflite_file
+from udc_tf.export.integer_network import Quantization
 from udc_tf.files import replaced_atomically
 from udc_tf.models import fsrcnn
 from udc_tf.models.recipes import Recipe
@@ -132,7 +133,7 @@ def _as_int8(run: Run, model: keras.Model, data, folder: pathlib.Path) -> dict:
     calibration = data.arrays("train", 512)[0]
     result = export.export(model, folder / "artefacts", calibration=calibration)
     file = tflite_file.read(result.tflite_path)
-    into, out = (Affine.of(file.tensors[i[0]]) for i in (file.inputs, file.outputs))
+    into, out = (Quantization.of_tensor(file.tensors[i[0]]) for i in (file.inputs, file.outputs))
     x, y = data.arrays("test")
     outputs = [
         export.run(

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from udc_tf.export import tflite_file
+
 INT8_MIN, INT8_MAX = -128, 127
 WEIGHT_MAX = 127  # codes are symmetric: -128 is never used
 
@@ -39,6 +41,11 @@ class Quantization:
         zero_point = math.floor(from_low + 0.5)
         return cls(scale, min(max(zero_point, INT8_MIN), INT8_MAX))
 
+    @classmethod
+    def of_tensor(cls, tensor: tflite_file.Tensor) -> "Quantization":
+        """That of an int8 tensor of a file."""
+        return cls(np.float32(tensor.scales[0]), int(tensor.zero_points[0]))
+
     @property
     def limits(self) -> tuple[float, float]:
         """The smallest and largest real value."""
@@ -46,7 +53,7 @@ class Quantization:
         return (INT8_MIN - self.zero_point) * scale, (INT8_MAX - self.zero_point) * scale
 
     def quantize(self, values: np.ndarray) -> np.ndarray:
-        """Nearest integers, saturated."""
+        """Nearest integers, saturated; halves go up. In doubles: a float's error decides no tie."""
         scaled = np.asarray(values, np.float64) / float(self.scale)
         codes = np.floor(scaled + 0.5) + self.zero_point
         return np.clip(codes, INT8_MIN, INT8_MAX).astype(np.int8)

@@ -12,7 +12,14 @@ import numpy as np
 import tensorflow as tf
 
 from udc_tf import quantizers
-from udc_tf.export.integer_network import IntegerNetwork, Quantization, Step, bias_scales
+from udc_tf.export.integer_network import (
+    INT8_MAX,
+    INT8_MIN,
+    IntegerNetwork,
+    Quantization,
+    Step,
+    bias_scales,
+)
 
 
 def run(
@@ -80,11 +87,12 @@ def scaled_twice(
 
 
 def fake_quantize(tensor: tf.Tensor, quantization: Quantization | None) -> tf.Tensor:
-    """Rounds to the values that int8 can hold; the same arithmetic as TensorFlow's own op."""
+    """Rounds to the values that int8 can hold, as `Quantization.quantize` does."""
     if quantization is None:
         return tensor
-    low, high = quantization.limits
-    return tf.quantization.fake_quant_with_min_max_args(tensor, low, high)
+    low, high = (limit - quantization.zero_point for limit in (INT8_MIN, INT8_MAX))
+    steps = quantizers.round_half_up(tf.cast(tensor, tf.float64) / float(quantization.scale))
+    return tf.cast(tf.clip_by_value(steps, low, high), tf.float32) * quantization.scale
 
 
 _FUSED = {"NONE": tf.identity, "RELU": tf.nn.relu, "RELU6": tf.nn.relu6}

@@ -9,6 +9,8 @@ from keras import layers as kl
 from udc_tf.channels import ChannelGroups
 from udc_tf.compaction import Compactor, Configuration, LayerChoice, carry_weights
 from udc_tf.conversion import layer_weights
+from udc_tf.export.integer_network import Quantization
+from udc_tf.export.simulation import fake_quantize
 from udc_tf.graph import trace
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
 
@@ -63,6 +65,20 @@ class TestActivationQuantizer:
         layer(tf.constant([-1.0, 8.0]), training=True)
         layer(tf.constant([-1.0, 80.0]), training=False)
         assert (layer.minimum.numpy(), layer.maximum.numpy()) == (-1.0, 5.0)
+
+    @pytest.mark.parametrize("share_a_range", [False, True])
+    def test_beside_a_tie_inference_and_export_agree(self, share_a_range):
+        layer = ActivationQuantizer(hold_peaks=share_a_range)
+        layer.build((None, 240))
+        layer.set_range(-5.61, 3.567)
+        layer.enabled.assign(1)
+        exported = Quantization.of_range(-5.61, 3.567)
+        ties = ((np.arange(-120, 120) + 0.5) * layer.scale).astype("float32")
+        x = np.stack([np.nextafter(ties, -9), ties, np.nextafter(ties, 9)]).astype("float32")
+        codes = exported.quantize(x)
+        np.testing.assert_array_equal(exported.quantize(layer(x)), codes)
+        np.testing.assert_array_equal(exported.quantize(fake_quantize(x, exported)), codes)
+        assert (codes[0] < codes[2]).mean() > 0.8  # a tie lies between; the rest is saturated
 
     def test_shared_range_covers_the_widest(self):
         layer = ActivationQuantizer(hold_peaks=True)

@@ -9,11 +9,11 @@ import tensorflow as tf
 
 import udc_tf
 from udc_tf.cli.dry_run import dry_run
-from udc_tf.cli.exporting import Affine
 from udc_tf.cli.options import Options, resolve
 from udc_tf.cli.tasks import task_of
 from udc_tf.cost import Flash, Macs
 from udc_tf.export import tflite_file
+from udc_tf.export.integer_network import Quantization
 from udc_tf.finetuning import finetune
 from udc_tf.models import recipes
 
@@ -143,7 +143,7 @@ class TestExport:
         tiny = _finetuned(recipe, _searched(recipe, x, y), x, y)
         result = udc_tf.export.export(tiny, tmp_path, calibration=x)
         file = tflite_file.read(result.tflite_path)
-        inputs = Affine.of(file.tensors[file.inputs[0]]).quantize(x[:2])
+        inputs = Quantization.of_tensor(file.tensors[file.inputs[0]]).quantize(x[:2])
         expected = udc_tf.export.run(result.tflite_path, inputs, on="tflm").outputs[0]
         actual = udc_tf.export.run(result.vela_path, inputs, on="npu").outputs[0]
         np.testing.assert_array_equal(actual, expected)

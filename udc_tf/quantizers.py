@@ -112,5 +112,14 @@ def round_twice(steps: tf.Tensor, fractions: tf.Tensor) -> tf.Tensor:
     return _away_from_zero(_away_from_zero(steps * fractions) / fractions)
 
 
+def round_half_up(steps: tf.Tensor) -> tf.Tensor:
+    """Whole numbers from real ones, as TensorFlow's fake-quant and this package's int8 codes.
+
+    >>> round_half_up(tf.constant([0.5, -0.5, -1.6])).numpy().tolist()
+    [1.0, 0.0, -2.0]
+    """
+    return tf.floor(steps + 0.5)
+
+
 def _away_from_zero(values: tf.Tensor) -> tf.Tensor:
     return tf.sign(values) * tf.floor(tf.abs(values) + 0.5)

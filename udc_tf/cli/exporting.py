@@ -1,6 +1,5 @@
 """The step that compiles, and the proof that what was compiled computes the same."""
 
-import dataclasses
 import json
 import time
 from typing import Any
@@ -21,27 +20,10 @@ from udc_tf.cli.training import (
 )
 from udc_tf.cli.workdir import WorkDir
 from udc_tf.export import tflite_file
+from udc_tf.export.integer_network import Quantization
 from udc_tf.export.runners import RunnerUnavailableError, make_runner
 
 _DONE = "manifest.json"
-
-
-@dataclasses.dataclass(frozen=True)
-class Affine:
-    """Real numbers as int8: round(x / scale) + zero_point."""
-
-    scale: float
-    zero_point: int
-
-    @classmethod
-    def of(cls, tensor: tflite_file.Tensor) -> "Affine":
-        return cls(float(tensor.scales[0]), int(tensor.zero_points[0]))
-
-    def quantize(self, x: np.ndarray) -> np.ndarray:
-        return np.clip(np.rint(x / self.scale) + self.zero_point, -128, 127).astype(np.int8)
-
-    def dequantize(self, q: np.ndarray) -> np.ndarray:
-        return (q.astype(np.float32) - self.zero_point) * np.float32(self.scale)
 
 
 def run_export(run: Run, work: WorkDir, say=print) -> dict[str, Any]:
@@ -103,7 +85,7 @@ def _keep_tightened(run: Run, work: WorkDir, tightened: keras.Model, data, say) 
 def verify(run: Run, result, tiny: keras.Model, data, say=print) -> list[dict[str, Any]]:
     """Runs test examples everywhere and compares: TFLM is the reference."""
     file = tflite_file.read(result.tflite_path)
-    into, out = (Affine.of(file.tensors[i[0]]) for i in (file.inputs, file.outputs))
+    into, out = (Quantization.of_tensor(file.tensors[i[0]]) for i in (file.inputs, file.outputs))
     x, y = data.arrays("test", run.verify_examples)
     inputs = into.quantize(x)
     expected = np.asarray(tiny.predict(x, verbose=0, batch_size=32))

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from udc_tf.quantizers import round_twice
+from udc_tf.quantizers import round_half_up, round_twice
 
 # What TFLite fixes for the outputs of these operators, whatever was calibrated.
 FIXED_RANGES = {
@@ -149,27 +149,35 @@ class ActivationQuantizer(keras.layers.Layer):
 
         def quantized():
             values = tf.cast(inputs, tf.float32)
-            if not training and self.fractions is not None:
-                values = self._rounded_twice(values, high, (high - low) / 255)
+            if not training:
+                values = self._rounded(values, high, (high - low) / 255)
             return tf.cast(tf.quantization.fake_quant_with_min_max_vars(values, low, high), dtype)
 
         dtype = inputs.dtype
         usable = (tf.convert_to_tensor(self.enabled) > 0.5) & (high > low)
         return tf.cond(usable, quantized, lambda: tf.identity(inputs))
 
-    def _rounded_twice(self, values: tf.Tensor, high: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
+    def _rounded(self, values: tf.Tensor, high: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
+        """Whole steps. In doubles: fake-quant's floats go either way near a tie, codes must not."""
+        steps = tf.cast(values, tf.float64) / tf.cast(scale, tf.float64)
+
+        def once():
+            return round_half_up(steps)
+
+        if self.fractions is None:
+            return tf.cast(once(), tf.float32) * scale
         fractions, units = (tf.convert_to_tensor(v) for v in (self.fractions, self.units))
 
-        def as_integers():
+        def twice():
             # Floats stand for whole accumulators, a little off; a tie is a tie only without that.
-            steps = tf.cast(values, tf.float64) / tf.cast(scale, tf.float64)
             exact = tf.round(steps / units) * units
             # At the range's end is also what a ReLU6 cut off, which is no whole accumulator. The
             # end is a mean over batches, a float's width beside 6: hence half a step, of one code.
             exact = tf.where(values < high - scale / 2, exact, steps)
-            return tf.cast(round_twice(exact, fractions), tf.float32) * scale
+            return round_twice(exact, fractions)
 
-        return tf.cond(tf.reduce_min(fractions) > 0, as_integers, lambda: values)
+        rounded = tf.cond(tf.reduce_min(fractions) > 0, twice, once)
+        return tf.cast(rounded, tf.float32) * scale
 
     def _track(self, inputs) -> None:
         tracking = tf.convert_to_tensor(self.tracking) > 0.5
