@@ -150,7 +150,8 @@ class ActivationQuantizer(keras.layers.Layer):
         def quantized():
             values = tf.cast(inputs, tf.float32)
             if not training:
-                values = self._rounded(values, high, (high - low) / 255)
+                rounded = self._rounded(values, high, (high - low) / 255)
+                values += tf.stop_gradient(rounded - values)
             return tf.cast(tf.quantization.fake_quant_with_min_max_vars(values, low, high), dtype)
 
         dtype = inputs.dtype
