@@ -67,16 +67,19 @@ class TestActivationQuantizer:
         assert (layer.minimum.numpy(), layer.maximum.numpy()) == (-1.0, 5.0)
 
     @pytest.mark.parametrize("share_a_range", [False, True])
-    def test_beside_a_tie_inference_and_export_agree(self, share_a_range):
+    @pytest.mark.parametrize("high", [3.567, 3.568, 3.569, 3.57])
+    def test_beside_a_tie_inference_and_export_agree(self, share_a_range, high):
         layer = ActivationQuantizer(hold_peaks=share_a_range)
         layer.build((None, 240))
-        layer.set_range(-5.61, 3.567)
+        layer.set_range(-5.61, high)
         layer.enabled.assign(1)
-        exported = Quantization.of_range(-5.61, 3.567)
+        exported = Quantization.of_range(-5.61, high)
+        assert layer.scale == exported.scale
         ties = ((np.arange(-120, 120) + 0.5) * layer.scale).astype("float32")
         x = np.stack([np.nextafter(ties, -9), ties, np.nextafter(ties, 9)]).astype("float32")
         codes = exported.quantize(x)
-        np.testing.assert_array_equal(exported.quantize(layer(x)), codes)
+        for call in (layer, tf.function(layer)):
+            np.testing.assert_array_equal(exported.quantize(call(x)), codes)
         np.testing.assert_array_equal(exported.quantize(fake_quantize(x, exported)), codes)
         assert (codes[0] < codes[2]).mean() > 0.8  # a tie lies between; the rest is saturated
 

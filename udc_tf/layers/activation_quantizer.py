@@ -99,8 +99,8 @@ class ActivationQuantizer(keras.layers.Layer):
 
     @property
     def scale(self) -> float:
-        """The step between two neighbouring values."""
-        return (float(self.maximum.numpy()) - float(self.minimum.numpy())) / 255
+        """The step between two neighbouring values, as a file has it: a float of 32 bits."""
+        return float((self.maximum.numpy() - self.minimum.numpy()) / np.float32(255))
 
     @property
     def zero_point(self) -> int:
@@ -150,7 +150,9 @@ class ActivationQuantizer(keras.layers.Layer):
         def quantized():
             values = tf.cast(inputs, tf.float32)
             if not training:
-                rounded = self._rounded(values, high, (high - low) / 255)
+                # Graphs divide by constants by way of their reciprocals: in floats another scale.
+                scale = tf.cast(tf.cast(high - low, tf.float64) / 255, tf.float32)
+                rounded = self._rounded(values, high, scale)
                 values += tf.stop_gradient(rounded - values)
             return tf.cast(tf.quantization.fake_quant_with_min_max_vars(values, low, high), dtype)
 
