@@ -1,8 +1,9 @@
 """Several budgets from one search: the front of size against accuracy.
 
-During the warm-up the decisions stand still, so that it is the same for every budget. It is trained
-once; each budget's own search then goes on from where it ended, and finds what it would have found
-alone.
+During the warm-up the decisions stand still, so that one can serve every budget. It samples around
+the first guess for a budget in the middle: weights that have seen all options alike serve no
+configuration well, and those of neighbouring budgets are near. Each budget's own search goes on
+from where the warm-up ended, with a first guess of its own.
 """
 
 import os
@@ -42,10 +43,11 @@ def search_front(
     """Searches once for each of several budgets, with one warm-up for all.
 
     The longer the warm-up, the more is shared: of k budgets with a warm-up of w, the front costs
-    w + k(1-w) searches instead of k. With `SearchSettings(warmup=0.5)` three budgets cost two.
+    w + k(1-w) searches instead of k. With `SearchSettings(warmup=2/3)` three budgets cost 1.67.
 
     Args:
-        search: a compiled searchable model; its own target serves for the warm-up.
+        search: a compiled searchable model; the warm-up is for its own target, best one in the
+            middle of `targets`.
         targets: for each network that is wanted, what `make_searchable` takes as `target`. They
             differ in their budgets only.
         x, y: as for `fit`.
@@ -60,7 +62,8 @@ def search_front(
     Example:
 
     ```python
-    search = udc_tf.make_searchable(model, "ethos_u55", udc_tf.Flash("32KiB"), settings)
+    settings = udc_tf.SearchSettings(warmup=2 / 3)
+    search = udc_tf.make_searchable(model, "ethos_u55", udc_tf.Flash("24KiB"), settings)
     search.compile(loss=..., metrics=[...])
     budgets = [udc_tf.Flash(size) for size in ("16KiB", "24KiB", "32KiB")]
     small, middle, large = udc_tf.search_front(search, budgets, train, epochs=30, workdir="front")
@@ -86,6 +89,7 @@ def search_front(
     if len(set(names)) < len(names):
         raise ValueError(f"The targets must differ. Received: {targets}")
     if not all((folder / name / "architecture.json").exists() for name in names):
+        search.set_out()
         fit(folder / "warmup", epochs=shared, planned_epochs=epochs)
     architectures = []
     for name, target in zip(names, targets, strict=True):

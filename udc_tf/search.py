@@ -242,7 +242,7 @@ class SearchModel(TrainsInLockstep, keras.Model):
     def set_out(self) -> None:
         """Sets the decisions to the first guess for the weights as they are.
 
-        `fit` does when the warm-up ends, which so is the same for every budget.
+        `fit` does when the warm-up ends.
         """
         if not self.settings.certainty:
             return

@@ -26,7 +26,7 @@ _OPTIONS = (
     ("sparsities", _STRING, "Options: fractions of non-zero weights, such as 0.1,0.5,1, or none."),
     ("kernels", _STRING, "Options: kernel sizes, such as 1,3,5, or none."),
     ("search_epochs", _INTEGER, "Epochs of warm-up and search together."),
-    ("warmup", _FLOAT, "Share of them for the warm-up. Default: 0.2; several budgets: 0.5."),
+    ("warmup", _FLOAT, "Share of them for the warm-up. Default: 0.2; several budgets: 2/3."),
     ("samples", _INTEGER, "Monte-Carlo samples a step of the search."),
     ("certainty", _FLOAT, "Of the search's first guess; 0: none, uniform as in the paper."),
     ("size_compiles", _INTEGER, "Networks compiled to fit the size model. Default: 8; 0: none."),

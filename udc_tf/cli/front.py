@@ -39,6 +39,7 @@ def search_front(
         search = make_search(middle, data, targets)
     shared = shared_epochs(middle.recipe.search.warmup, middle.recipe.search_epochs)
     say(f"search: {shared} epochs of warm-up for all {len(runs)} budgets")
+    search.set_out()
     train_search(search, middle, top, data, say, workers, until=shared)
     for name, run in runs.items():
         work = parts[name]

@@ -206,15 +206,14 @@ def resolve(options: Options) -> Run:
 def front_runs(options: Options) -> dict[str, Run]:
     """For each budget that --flash lists, by its name, the run that it would be alone.
 
-    Half of such a run is warm-up, which is trained once for all, and it has nine tenths of the
-    epochs: three budgets cost as much as 1.8 of them alone. `--warmup` decides otherwise.
+    Two thirds of such a run are warm-up, which is trained once for all: three budgets cost as much
+    as 1.67 of them alone. `--warmup` decides otherwise.
     """
     runs = {}
     for budget in options.budgets():
         run = resolve(dataclasses.replace(options, flash=budget))
         if options.warmup is None:
-            epochs = max(2, 2 * int(0.45 * run.recipe.search_epochs))
-            changes = {"warmup": 0.5, "search_epochs": epochs}
+            changes = {"warmup": 2 / 3, "search_epochs": max(2, run.recipe.search_epochs)}
             run = resolve(dataclasses.replace(run.options, **changes))
         if shared_epochs(run.recipe.search.warmup, run.recipe.search_epochs) < 1:
             raise UsageError(
