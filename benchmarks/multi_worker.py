@@ -1,16 +1,17 @@
 """How much faster are two workers on two cores than one worker on one core?
 
-The search of a ResNet8 at half its width on Fashion-MNIST at 14x14, batches of 128. One worker with
-four Monte-Carlo samples, and two workers with two each, which compute the same. Every worker is
-pinned to a core of its own, with one thread for TensorFlow's operators. All are started once and
-take turns, a round of steps each, so that whatever else the machine does meets both. For each round
-the seconds that passed and the CPU seconds of the workers; where the machine is busy with other
-things, the first is a lower bound (a pair waits for the slower of two cores), while the second
-tells what working together costs beyond the work itself.
+The search of a ResNet8, small (half its width, 14x14 pixels, batches of 128) and as it is (32x32,
+batches of 256), on random images. One worker with four Monte-Carlo samples, and two workers with
+two each, which compute the same. Every worker is pinned to a core of its own, with one thread for
+TensorFlow's operators. All are started once and take turns, a round of steps each, so that whatever
+else the machine does meets both. For each round the seconds that passed and the CPU seconds of the
+workers; where the machine is busy with other things, the first is a lower bound (a pair waits for
+the slower of two cores), while the second tells what working together costs beyond the work itself.
 
     python -m benchmarks.multi_worker              # writes multi_worker.json
 """
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -23,27 +24,43 @@ import time
 from udc_tf.files import replaced_atomically
 
 RESULTS = pathlib.Path(__file__).with_suffix(".json")
-BATCH, STEPS, ROUNDS = 128, 24, 9  # the first round traces and is not counted
+ROUNDS = 7  # the first traces and is not counted
 
 
-def worker(core: int, samples: int) -> None:
+@dataclasses.dataclass(frozen=True)
+class Case:
+    input_shape: tuple[int, int, int]
+    filters: tuple[int, int, int]
+    batch: int
+    steps: int  # a round
+
+
+CASES = {
+    "small": Case((14, 14, 1), (8, 16, 32), batch=128, steps=48),
+    "full": Case((32, 32, 3), (16, 32, 64), batch=256, steps=8),
+}
+
+
+def worker(name: str, core: int, samples: int) -> None:
     """Trains a round at each line from standard input; answers with seconds and CPU seconds."""
     os.sched_setaffinity(0, {core})
     import keras
+    import numpy as np
     import tensorflow as tf
 
     import udc_tf
-    from benchmarks.finetune_data import fashion_mnist_14, resnet8
     from udc_tf.multi_worker import Workers, leave
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    workers = Workers.from_environment()
+    workers, case = Workers.from_environment(), CASES[name]
     keras.utils.set_random_seed(0)
     with workers.scope():
-        settings = udc_tf.SearchSettings(samples=samples)
+        # Without a first guess: it is made once in a search, and would be in one of the rounds.
+        settings = udc_tf.SearchSettings(samples=samples, certainty=0.0)
         target = udc_tf.Flash("14KiB")
-        search = udc_tf.make_searchable(resnet8(0.5), "ethos_u55", target, settings)
-        search.compile(loss="sparse_categorical_crossentropy")
+        network = udc_tf.models.resnet8(case.input_shape, 10, case.filters)
+        search = udc_tf.make_searchable(network, "ethos_u55", target, settings)
+        search.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
 
     class TakeTurns(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
@@ -55,12 +72,14 @@ def worker(core: int, samples: int) -> None:
             took = [b - a for a, b in zip(self.begun, now, strict=True)]
             print(json.dumps(took), flush=True)
 
-    x, y = fashion_mnist_14(BATCH * STEPS)[0]
-    search.fit(x, y, batch_size=BATCH, epochs=ROUNDS, callbacks=[TakeTurns()], verbose=0)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(case.batch * case.steps, *case.input_shape)).astype("float32")
+    y = rng.integers(0, 10, len(x))
+    search.fit(x, y, batch_size=case.batch, epochs=ROUNDS, callbacks=[TakeTurns()], verbose=0)
     leave(0)
 
 
-def start(cores: list[int], samples: int) -> list[subprocess.Popen]:
+def start(name: str, cores: list[int], samples: int) -> list[subprocess.Popen]:
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in cores]
     addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
     for s in sockets:
@@ -72,7 +91,8 @@ def start(cores: list[int], samples: int) -> list[subprocess.Popen]:
             task = {"type": "worker", "index": index}
             config = {"cluster": {"worker": addresses}, "task": task}
             environment["TF_CONFIG"] = json.dumps(config)
-        command = [sys.executable, "-m", "benchmarks.multi_worker", str(core), str(samples)]
+        command = [sys.executable, "-m", "benchmarks.multi_worker"]
+        command += [name, str(core), str(samples)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         started.append(subprocess.Popen(command, env=environment, **pipes))
     return started
@@ -87,43 +107,48 @@ def one_round(workers: list[subprocess.Popen]) -> tuple[float, float]:
     return max(t[0] for t in took), sum(t[1] for t in took)
 
 
-def main() -> None:
-    cores = sorted(os.sched_getaffinity(0))[:2]
-    teams = {"one worker": start(cores[:1], 4), "two workers": start(cores, 2)}
-    rounds: dict[str, list] = {name: [] for name in teams}
+def measure(name: str) -> dict:
+    cores, case = sorted(os.sched_getaffinity(0))[:2], CASES[name]
     load = os.getloadavg()[0]
+    teams = {"one worker": start(name, cores[:1], 4), "two workers": start(name, cores, 2)}
+    rounds: dict[str, list] = {team: [] for team in teams}
     for _ in range(ROUNDS):
-        for name, workers in teams.items():
-            rounds[name].append([round(t, 3) for t in one_round(workers)])
-    one, two = (rounds[name][1:] for name in teams)
+        for team, workers in teams.items():
+            rounds[team].append([round(t, 3) for t in one_round(workers)])
+    for workers in teams.values():
+        for process in workers:
+            process.wait()
+    one, two = (rounds[team][1:] for team in teams)
     speedups = [a[0] / b[0] for a, b in zip(one, two, strict=True)]
-    results = {
-        "steps a round": STEPS,
-        "batch": BATCH,
+
+    def speed(of_team) -> int:
+        return round(case.batch * case.steps / statistics.median(r[0] for r in of_team))
+
+    return {
+        **dataclasses.asdict(case),
         "load of the machine before": round(load, 1),
         "[seconds, CPU seconds] of each round": {"one worker": one, "two workers": two},
-        "examples a second, one worker": round(
-            BATCH * STEPS / statistics.median(r[0] for r in one)
-        ),
-        "examples a second, two workers": round(
-            BATCH * STEPS / statistics.median(r[0] for r in two)
-        ),
+        "examples a second, one worker": speed(one),
+        "examples a second, two workers": speed(two),
         "throughput, two / one, median of the rounds": round(statistics.median(speedups), 3),
         "throughput, two / one, least and most": [round(min(speedups), 3), round(max(speedups), 3)],
         "CPU seconds for the same work, two / one": round(
             statistics.median(r[1] for r in two) / statistics.median(r[1] for r in one), 3
         ),
     }
-    for workers in teams.values():
-        for process in workers:
-            process.wait()
-    with replaced_atomically(RESULTS) as partial:
-        partial.write_text(json.dumps(results, indent=1) + "\n")
-    print(json.dumps(results, indent=1))
+
+
+def main() -> None:
+    results = {}
+    for name in CASES:
+        results[name] = measure(name)
+        print(name, json.dumps(results[name], indent=1), flush=True)
+        with replaced_atomically(RESULTS) as partial:
+            partial.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        worker(int(sys.argv[1]), int(sys.argv[2]))
+    if len(sys.argv) == 4:
+        worker(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
     else:
         main()
