@@ -46,10 +46,11 @@ class Task:
         return resnet8(self.input_shape, 10, self.filters)
 
 
-# In the tightest, int8 by width alone has few channels; the space ends at some 6,300 bytes.
+# In the tightest, int8 by width alone has few channels (the space ends at some 6,300 bytes). The
+# largest is a third of what int8 takes at full width.
 BUDGETS = {
-    "fashion": (7_000, 9_000, 14_000),
-    "cifar": (8_000, 12_000, 20_000),
+    "fashion": (7_000, 9_000, 26_000),
+    "cifar": (8_000, 12_000, 26_000),
     "digits": (6_500, 7_500, 9_000),
 }
 NAMES = tuple(BUDGETS)

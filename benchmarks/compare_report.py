@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks import compare_plan
 from benchmarks.compare_methods import INT8, RECIPES
-from benchmarks.compare_plan import FEW, MANY, SEARCHES, SETTINGS, chosen, stored_as
+from benchmarks.compare_plan import FEW, FIRST_SEED, MANY, SEARCHES, SETTINGS, chosen, stored_as
 from benchmarks.compare_rows import Row, Run
 from udc_tf.files import replaced_atomically
 
@@ -113,8 +113,21 @@ def table(found: list[Entry]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def verdicts(found: list[Entry]) -> str:
-    """UDC against the strongest of the others, and against int8 at full width."""
+def _count(runs: int) -> str:
+    return "one run" if runs == 1 else f"best of {runs} runs"
+
+
+def _grid(rows: Mapping[str, Row], udc: Entry) -> list[float]:
+    """Test accuracies of all uniform settings, first seed; empty until all are run."""
+    like = {key: udc.rows[0][key] for key in ("data", "budget", "epochs", "images")}
+    same = [r for r in rows.values() if r["method"] == "uniform" and r["seed"] == FIRST_SEED]
+    found = {r["setting"]: r for r in same if like.items() <= r.items()}
+    met = [found[s]["test_accuracy"] for s in SETTINGS["uniform"] if s in found]
+    return met if len(met) == len(SETTINGS["uniform"]) else []
+
+
+def verdicts(found: list[Entry], rows: Mapping[str, Row]) -> str:
+    """UDC against the strongest of the others, any uniform one, and int8 at full width."""
     lines = []
     for udc in (e for e in found if e.method == "udc"):
         here = [e for e in found if (e.data, e.budget) == (udc.data, udc.budget)]
@@ -126,7 +139,14 @@ def verdicts(found: list[Entry]) -> str:
             noise = 100 * max(udc.deviation, rival.deviation)
             lines.append(
                 f"- {udc.data}, {udc.budget:,} bytes: UDC {gap:+.2f} points against "
-                f"{LABELS[rival.method]} ({rival.setting}); larger standard deviation {noise:.2f}."
+                f"{LABELS[rival.method]} ({rival.setting}, {_count(rival.tried)}); larger "
+                f"standard deviation {noise:.2f}."
+            )
+        if grid := _grid(rows, udc):
+            gap = 100 * (udc.test.mean() - np.mean(grid))
+            lines.append(
+                f"- {udc.data}, {udc.budget:,} bytes: UDC {gap:+.2f} points against the mean of "
+                f"the {len(grid)} uniform settings, any of which takes one run as UDC does."
             )
         full = [e for e in found if e.data == udc.data and e.method == "int8_full"]
         if full:
@@ -151,7 +171,7 @@ def write(rows: Mapping[str, Row], sizes: compare_plan.Sizes, beside: pathlib.Pa
         "of the int8 file on all test images, as mean and standard deviation over n seeds; "
         "settings were chosen on validation images, by the first seed. `runs to choose from` is "
         "what the choice cost in runs.\n\n"
-        f"{table(found)}\n{verdicts(found)}"
+        f"{table(found)}\n{verdicts(found, rows)}"
     )
     with replaced_atomically(beside.with_suffix(".md")) as partial:
         partial.write_text(text)

@@ -122,6 +122,7 @@ class TestReport:
                     # The best on the test images is not the best on the validation images.
                     validation = score if setting == settings[0] else score - 0.1
                     rows[run.key] = {
+                        **vars(run),
                         "budget_met": True,
                         "validation_accuracy": validation,
                         "test_accuracy": score if setting == settings[0] else score + 0.1,
@@ -137,7 +138,10 @@ class TestReport:
         assert found["uniform"].setting == compare_plan.SETTINGS["uniform"][0]
         assert len(found["udc"].rows) == 3
         np.testing.assert_allclose(found["udc"].deviation, 0.01)
-        assert "UDC +2.00 points against" in compare_report.verdicts(list(found.values()))
+        said = compare_report.verdicts(list(found.values()), rows)
+        assert "UDC +2.00 points against best uniform" in said
+        # 0.89 against the mean of 0.86 and three of 0.96.
+        assert "UDC -4.50 points against the mean of the 4 uniform settings" in said
 
 
 class TestRows:
