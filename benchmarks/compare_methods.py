@@ -92,6 +92,7 @@ def search_method(bench: Bench, run: Run, recipe: Recipe) -> Row:
     scores = preferences(search.state.log_probabilities().numpy(), search.problem.plan)
     arch = sized(lambda b: most_likely_within(search, scores, b, task), task, target)
     found["predicted_bytes"] = arch.flash_bytes
+    found["layers"] = [(q.outputs, q.bits, round(q.nonzeros, 3)) for q in arch.layers]
     tiny = arch.build()
     stages = udc_tf.Stages(epochs=run.epochs - search_epochs, **recipe.stages)
     return {**found, **trained_and_deployed(bench, run, tiny, stages, target, watch)}
