@@ -161,7 +161,7 @@ class ActivationQuantizer(keras.layers.Layer):
         return tf.cond(usable, quantized, lambda: tf.identity(inputs))
 
     def _rounded(self, values: tf.Tensor, high: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
-        """At whole steps. In doubles: fake-quant's floats go either way near a tie, codes must not."""
+        """At whole steps, in doubles: fake-quant goes either way near a tie, codes must not."""
         steps = tf.cast(values, tf.float64) / tf.cast(scale, tf.float64)
 
         def once():
