@@ -118,11 +118,11 @@ def _count(runs: int) -> str:
 
 
 def _grid(rows: Mapping[str, Row], udc: Entry) -> list[float]:
-    """Test accuracies of all uniform settings, first seed; empty until all are run."""
+    """Test accuracies of all uniform settings, first seed; empty unless all are run and fit."""
     like = {key: udc.rows[0][key] for key in ("data", "budget", "epochs", "images")}
     same = [r for r in rows.values() if r["method"] == "uniform" and r["seed"] == FIRST_SEED]
     found = {r["setting"]: r for r in same if like.items() <= r.items()}
-    met = [found[s]["test_accuracy"] for s in SETTINGS["uniform"] if s in found]
+    met = [r["test_accuracy"] for r in found.values() if r["budget_met"]]
     return met if len(met) == len(SETTINGS["uniform"]) else []
 
 
