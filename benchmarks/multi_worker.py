@@ -7,6 +7,8 @@ TensorFlow's operators. All are started once and take turns, a round of steps ea
 else the machine does meets both. For each round the seconds that passed and the CPU seconds of the
 workers; where the machine is busy with other things, the first is a lower bound (a pair waits for
 the slower of two cores), while the second tells what working together costs beyond the work itself.
+Rounds may be held up for long on a shared machine: the ratio of the fastest rounds of each
+is what such waiting touches least.
 
     python -m benchmarks.multi_worker              # writes multi_worker.json
 """
@@ -132,6 +134,9 @@ def measure(name: str) -> dict:
         "examples a second, two workers": speed(two),
         "throughput, two / one, median of the rounds": round(statistics.median(speedups), 3),
         "throughput, two / one, least and most": [round(min(speedups), 3), round(max(speedups), 3)],
+        "throughput, two / one, fastest rounds": round(
+            min(r[0] for r in one) / min(r[0] for r in two), 3
+        ),
         "CPU seconds for the same work, two / one": round(
             statistics.median(r[1] for r in two) / statistics.median(r[1] for r in one), 3
         ),
