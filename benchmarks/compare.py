@@ -9,7 +9,7 @@ processes may share the work (start the same command again): a run is claimed by
 done twice. Fashion-MNIST is pooled to 14x14, CIFAR-10 to 16x16; the network is a ResNet8. --full
 does the recipes of `udc_tf.models` instead, UDC and plain int8, each once and for hours.
 
-- udc: search, a sixth of the epochs, and finetuning.
+- udc: search, 16,000 images or an epoch if that is more, and finetuning.
 - uniform: one width, bitwidth and density for all inner layers, the widest that fits, trained for
   all epochs; the best of the grid. int8_width: its 8 dense bits. int8_full: these at full width.
 - random: trials of `compare_tuner`, each trained for all epochs, best of 3 and of 10.

@@ -104,11 +104,13 @@ def table(found: list[Entry]) -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for e in found:
+        tightened = sum(bool(row.get("tightening_rounds")) for row in e.rows)
+        tightened = f", {tightened} tightened" if tightened else ""
         spread = f" ± {100 * e.deviation:.2f}" if len(e.rows) > 1 else ""
         lines.append(
             f"| {e.data} | {e.budget or 'none'} | {LABELS.get(e.method, e.method)} | {e.setting} "
             f"| {100 * e.test.mean():.2f}{spread} | {len(e.rows)} "
-            f"| {e.mean('flash_bytes'):,.0f} | {e.tried} | {e.mean('cpu_seconds'):.0f} |"
+            f"| {e.mean('flash_bytes'):,.0f}{tightened} | {e.tried} | {e.mean('cpu_seconds'):.0f} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -170,7 +172,8 @@ def write(rows: Mapping[str, Row], sizes: compare_plan.Sizes, beside: pathlib.Pa
         f"A run is as long as UDC's search and finetuning together ({lengths}). Accuracy is that "
         "of the int8 file on all test images, as mean and standard deviation over n seeds; "
         "settings were chosen on validation images, by the first seed. `runs to choose from` is "
-        "what the choice cost in runs.\n\n"
+        "what the choice cost in runs. `tightened`: so many runs were over the budget after their "
+        "training, were pruned further and had two epochs more.\n\n"
         f"{table(found)}\n{verdicts(found, rows)}"
     )
     with replaced_atomically(beside.with_suffix(".md")) as partial:

@@ -143,6 +143,23 @@ class Stages:
         """UDC's settings for ImageNet (appendix G)."""
         return cls(**{**_paper(126), "l2": 1e-4, "label_smoothing": 0.1, **changes})
 
+    def recovery(self) -> "Stages":
+        """Two more epochs for a network that was finetuned so and then made smaller by export.
+
+        Pruned again at once: the mask is what was tightened.
+
+        >>> Stages(epochs=20).recovery().epochs
+        (0, 1, 1)
+        """
+        first, second, third = self.learning_rates
+        return dataclasses.replace(
+            self,
+            epochs=(0, 1, 1),
+            learning_rates=(first, Cosine(second.first / 10, second.last), third),
+            prune_until=0.0,
+            start="inherited",
+        )
+
     @property
     def total_epochs(self) -> int:
         return sum(self.epochs)

@@ -1,6 +1,5 @@
 """The two steps that train: search and finetuning."""
 
-import dataclasses
 import math
 import sys
 import time
@@ -23,7 +22,6 @@ from udc_tf.finetuning import finetune
 from udc_tf.multi_worker import BackupByChief, Workers
 from udc_tf.schedules import CosineOverRun
 from udc_tf.search import SearchModel
-from udc_tf.stages import Cosine
 from udc_tf.tensorboard import TensorBoard
 
 ALONE = Workers()
@@ -199,18 +197,10 @@ def recover(run: Run, network: keras.Model, data, say=print) -> None:
     """Two more epochs for a network that export made smaller."""
     recipe, task = run.recipe, task_of(run.recipe.task)
     say("export: a little over the budget; tightened, and finetuned for two epochs more")
-    rates = recipe.stages.learning_rates
     finetune(
         network,
         data.training_batches(recipe.batch_size, recipe.augmentation, run.seed + 1),
-        # Pruned again at once: the mask is what was tightened.
-        stages=dataclasses.replace(
-            recipe.stages,
-            epochs=(0, 1, 1),
-            learning_rates=(rates[0], Cosine(rates[1].first / 10, rates[1].last), rates[2]),
-            prune_until=0.0,
-            start="inherited",
-        ),
+        stages=recipe.stages.recovery(),
         loss=task.loss(network, recipe.stages.label_smoothing),
         metrics=task.metrics(),
         optimizer=keras.optimizers.Adam() if recipe.optimizer == "adam" else None,

@@ -86,6 +86,14 @@ class KernelLayer(keras.layers.Layer):
             outputs = ops.add(outputs, ops.cast(self.bias, outputs.dtype))
         return self.activation(outputs)
 
+    def compute_output_spec(self, inputs, training=None):
+        # From the shape of the kernel alone: tracing how it comes about takes most of the time that
+        # a large network is built in.
+        kernel = keras.KerasTensor(self.theta.shape, self.compute_dtype)
+        outputs = self.apply_kernel(inputs, kernel)
+        self.positions = self.multiplied_positions(inputs.shape, outputs.shape)
+        return keras.KerasTensor(outputs.shape, outputs.dtype)
+
     def multiplied_positions(self, input_shape, output_shape) -> int | None:
         """How often each weight of a dense kernel is multiplied for one input."""
         spatial = tuple(output_shape)[1:-1]
