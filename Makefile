@@ -17,6 +17,8 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 demo: $(VENV)/.installed  ## search, finetune, export, compile, verify, report on the embedded data
 	$(RUN) -m udc_tf.demo
 
+# Two workers fill two cores: more threads each would only wait for one another.
+test: export TF_NUM_INTRAOP_THREADS ?= 1
 test: $(VENV)/.installed lint  ## every test, at most 15 minutes on 2 cores
 	$(RUN) -m pytest -n 2 --dist loadscope $(ARGS)
 

@@ -183,24 +183,20 @@ class ActivationQuantizer(keras.layers.Layer):
         return tf.cast(rounded, tf.float32) * scale
 
     def _track(self, inputs) -> None:
+        # No tf.cond: its graph takes longer to make than smallest and largest values to find.
         tracking = tf.convert_to_tensor(self.tracking) > 0.5
-
-        def observed():
-            values = tf.cast(tf.stop_gradient(inputs), tf.float32)
-            return tf.minimum(tf.reduce_min(values), 0.0), tf.maximum(tf.reduce_max(values), 0.0)
-
-        old = tf.convert_to_tensor(self.minimum), tf.convert_to_tensor(self.maximum)
-        low, high = tf.cond(tracking, observed, lambda: old)
-        first = tf.convert_to_tensor(self.seen) < 0.5
-        keep = tf.where(first, 0.0, self.momentum)
-        new_low, new_high = (
-            keep * o + (1 - keep) * n for o, n in zip(old, (low, high), strict=True)
-        )
+        values = tf.cast(tf.stop_gradient(inputs), tf.float32)
+        low, high = tf.minimum(tf.reduce_min(values), 0.0), tf.maximum(tf.reduce_max(values), 0.0)
+        old_low, old_high = tf.convert_to_tensor(self.minimum), tf.convert_to_tensor(self.maximum)
+        seen = tf.convert_to_tensor(self.seen)
+        keep = tf.where(seen < 0.5, 0.0, self.momentum)
+        new_low = keep * old_low + (1 - keep) * low
+        new_high = keep * old_high + (1 - keep) * high
         if self.hold_peaks:
             new_low, new_high = tf.minimum(new_low, low), tf.maximum(new_high, high)
-        self.minimum.assign(new_low)
-        self.maximum.assign(new_high)
-        self.seen.assign(tf.where(tracking, 1.0, tf.convert_to_tensor(self.seen)))
+        self.minimum.assign(tf.where(tracking, new_low, old_low))
+        self.maximum.assign(tf.where(tracking, new_high, old_high))
+        self.seen.assign(tf.where(tracking, 1.0, seen))
 
     def compute_output_shape(self, input_shape):
         return input_shape
