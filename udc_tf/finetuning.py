@@ -129,8 +129,7 @@ def finetune(
             restore_norms(tiny)
         prepare(tiny)
     if not state.progress.finished:
-        # Builds loss and metrics, for which Keras would else take a batch out of the first pass.
-        finetuner.test_on_batch(*data.batch_of_zeros())
+        finetuner.build_for(*data.batch_of_zeros())
         run = _Run(finetuner, data, state, validation_data, list(callbacks), verbose)
         run.all_stages()
     tiny.compile(optimizer="sgd", loss=loss, metrics=metrics, jit_compile=False)
