@@ -3,6 +3,7 @@
     python -m benchmarks.compare                         # runs what is missing, then reports
     python -m benchmarks.compare --only_report           # table and picture from what there is
     python -m benchmarks.compare --data=fashion --methods=udc,uniform --seeds=0 --max_minutes=60
+    python -m benchmarks.compare --images=24000 --results=benchmarks/compare_longer.json
 
 Every run adds its row to compare.json; compare.md is the table, compare.png the picture. Several
 processes may share the work (start the same command again): a run is claimed by a lock, so none is

@@ -167,7 +167,7 @@ def write(rows: Mapping[str, Row], sizes: compare_plan.Sizes, beside: pathlib.Pa
     lengths = "; ".join(f"{d}: {e} epochs of {n:,} images" for d, (e, n, _) in sizes.items())
     text = (
         "# Comparison at equal compiled flash and equal training\n\n"
-        "Made by `python -m benchmarks.compare --only_report` from "
+        "Made by `python -m benchmarks.compare --only_report`, with the flags of its runs, from "
         f"`{beside.name}`, which has every run with its seed, epochs and seconds.\n\n"
         f"A run is as long as UDC's search and finetuning together ({lengths}). Accuracy is that "
         "of the int8 file on all test images, as mean and standard deviation over n seeds; "
