@@ -1,6 +1,8 @@
 """Every recipe on tiny fake data: it builds, dry-runs, searches and finetunes."""
 
 import dataclasses
+import re
+import time
 
 import keras
 import numpy as np
@@ -16,6 +18,7 @@ from udc_tf.export import tflite_file
 from udc_tf.export.integer_network import Quantization
 from udc_tf.finetuning import finetune
 from udc_tf.models import recipes
+from udc_tf.search import SearchModel
 
 # The same networks in small, for recipes whose own are too large for a test of seconds.
 _SMALLER = {
@@ -105,6 +108,21 @@ class TestRecipes:
         dry_run(run, said.append, timed=False)
         text = "\n".join(said)
         assert "decisions" in text and "reachable: " in text and "not searched" in text
+
+    def test_dry_run_times_steps_without_the_first_guess(self, monkeypatch):
+        guess = 20  # seconds
+        real = time.perf_counter
+        past = [0.0]
+        monkeypatch.setattr(time, "perf_counter", lambda: real() + past[0])
+        monkeypatch.setattr(SearchModel, "set_out", lambda self: past.append(past.pop() + guess))
+        run = resolve(Options(recipe="digits"))
+        said = []
+        dry_run(run, said.append)
+        assert past == [guess]
+        epochs, examples = run.recipe.search_epochs, len(run.load_data().train)
+        with_it = epochs * examples * guess / (3 * run.recipe.batch_size)
+        number, unit = re.search(r"search ([\d.]+) (s|min|h)", said[-1]).groups()
+        assert float(number) * {"s": 1, "min": 60, "h": 3600}[unit] < with_it / 2
 
     @pytest.mark.parametrize("name", _TRAINED)
     def test_trains_two_steps_of_search_and_of_each_stage(self, name, eagerly):

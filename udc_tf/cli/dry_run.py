@@ -1,7 +1,9 @@
 """`--dry_run`: what would be searched, how small it can get, and how long it would take."""
 
 import collections
+import itertools
 import math
+import statistics
 import time
 
 import keras
@@ -13,6 +15,7 @@ from udc_tf.models.data import DataError
 from udc_tf.searchable import reachable_range
 
 _TIMED_STEPS = 3
+_LARGEST_BATCH = 32  # an ImageNet network's own batches would take minutes and gigabytes
 
 
 def dry_run(run: Run, say=print, timed: bool = True) -> None:
@@ -74,13 +77,13 @@ def _data_or_stand_in(run: Run, say):
 
 
 def _say_time(run: Run, search, data, say) -> None:
-    batch = min(run.recipe.batch_size, 16)
+    batch = min(run.recipe.batch_size, _LARGEST_BATCH)
     count = batch * (1 + _TIMED_STEPS)
     shape = () if run.recipe.task == "classification" else search.network.output_shape[1:]
     x, y = np.zeros((count, *data.input_shape), "float32"), np.zeros((count, *shape), "float32")
     clock = _Clock()
     search.fit(x, y, batch_size=batch, epochs=1, verbose=0, callbacks=[clock])
-    per_example = clock.seconds / (_TIMED_STEPS * batch)
+    per_example = clock.seconds_a_step() / batch
     steps = steps_per_epoch(len(data.train), run.recipe.batch_size)
     searched = run.recipe.search_epochs * len(data.train) * per_example
     # A finetuning step costs about as much as one of the search.
@@ -95,12 +98,16 @@ def _say_time(run: Run, search, data, say) -> None:
 class _Clock(keras.callbacks.Callback):
     """Times all steps but the first, which traces."""
 
-    seconds = 0.0
+    def __init__(self):
+        super().__init__()
+        self._ends: list[float] = []
 
     def on_train_batch_end(self, batch, logs=None):
-        if batch == 0:
-            self._started = time.perf_counter()
-        self.seconds = time.perf_counter() - self._started
+        self._ends.append(time.perf_counter())
+
+    def seconds_a_step(self) -> float:
+        """The median: in one of them the search makes its first guess."""
+        return statistics.median(b - a for a, b in itertools.pairwise(self._ends))
 
 
 def _duration(seconds: float) -> str:
