@@ -3,7 +3,7 @@
     python -m benchmarks.compare                         # runs what is missing, then reports
     python -m benchmarks.compare --only_report           # table and picture from what there is
     python -m benchmarks.compare --data=fashion --methods=udc,uniform --seeds=0 --max_minutes=60
-    python -m benchmarks.compare --images=24000 --results=benchmarks/compare_longer.json
+    python -m benchmarks.compare --images=8000 --results=benchmarks/compare_short.json
 
 Every run adds its row to compare.json; compare.md is the table, compare.png the picture. Several
 processes may share the work (start the same command again): a run is claimed by a lock, so none is
@@ -47,7 +47,7 @@ def define_flags() -> None:
     flags.DEFINE_list("budgets", [], "Bytes; the task's own by default.")
     flags.DEFINE_list("seeds", ["0", "1", "2"], "Settings are chosen by seed 0.")
     flags.DEFINE_integer("epochs", 12, "Of a run, the search included.", lower_bound=2)
-    flags.DEFINE_integer("images", 8_000, "To train on.")
+    flags.DEFINE_integer("images", 24_000, "To train on.")
     flags.DEFINE_string("results", str(RESULTS), "The rows; table and picture go beside it.")
     flags.DEFINE_string(
         "cache", "~/.cache/udc_tf/compare", "For data, size fits and random search."
