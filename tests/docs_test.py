@@ -1,7 +1,11 @@
 """The documents: their examples run, their links lead somewhere, their tables are complete."""
 
+import json
+import os
 import pathlib
 import re
+import subprocess
+import textwrap
 
 import pytest
 
@@ -12,8 +16,8 @@ _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _DOCS = sorted((_ROOT / "docs").glob("*.md"))
 
 
-def _code(text):
-    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+def _code(text, language="python"):
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 class TestDocs:
@@ -40,3 +44,42 @@ class TestDocs:
         for path in _DOCS:
             for example in _code(path.read_text()):
                 compile(example, str(path), "exec")
+
+
+class TestClusterExamples:
+    """There is no cluster to run them on: what is checked is what they tell the workers."""
+
+    _HOSTS = ("node1", "node2")
+
+    def _told(self, script, folder, **environment):
+        """TF_CONFIG of every `udc` that a shell script starts, its cluster's commands aside."""
+        stand_ins = {
+            "scontrol": f"printf '%s\\n' {' '.join(self._HOSTS)}",
+            "srun": 'shift; for i in 0 1; do SLURM_PROCID=$i "$@"; done',
+            "udc": "printf '%s\\0' \"$TF_CONFIG\"",
+        }
+        for name, body in stand_ins.items():
+            (folder / name).write_text(f"#!/bin/bash\n{body}\n")
+            (folder / name).chmod(0o755)
+        path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+        command = ["bash", "-euc", script]
+        environment = {**environment, "PATH": path}
+        said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        return [json.loads(config) for config in said.stdout.split("\0")[:-1]]
+
+    @staticmethod
+    def _config(hosts, index):
+        workers = [f"{host}:2222" for host in hosts]
+        return {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
+
+    def test_slurm(self, tmp_path):
+        text = (_ROOT / "docs" / "scale.md").read_text()
+        (script,) = (code for code in _code(text, "sh") if "SBATCH" in code)
+        told = self._told(script, tmp_path, SLURM_JOB_NODELIST="node[1-2]")
+        assert told == [self._config(self._HOSTS, i) for i in range(2)]
+
+    def test_kubernetes(self, tmp_path):
+        (text,) = _code((_ROOT / "docs" / "scale.md").read_text(), "yaml")
+        script = textwrap.dedent(re.search(r"args:\n +- \|\n(.*?) +ports:", text, re.DOTALL)[1])
+        told = self._told(script, tmp_path, JOB_COMPLETION_INDEX="1")
+        assert told == [self._config(("udc-0.udc", "udc-1.udc"), 1)]
