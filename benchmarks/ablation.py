@@ -28,9 +28,9 @@ from absl import app, flags
 
 import udc_tf
 from benchmarks import ablation_report, compare_data
-from benchmarks.compare_methods import Stopwatch, deployed, searched
+from benchmarks.compare_methods import Stopwatch, deployed, proposed, searched
 from benchmarks.compare_rows import Row, Rows, Run
-from benchmarks.compare_sizing import SPACE, Bench, most_likely_within, sized
+from benchmarks.compare_sizing import SPACE, Bench
 from udc_tf import decisions
 from udc_tf.compaction import Configuration, LayerChoice
 
@@ -79,9 +79,7 @@ def part(bench: Bench, run: Run, finetune_epochs: int) -> Row:
     found["search_cpu_seconds"] = watch.read()[0]
     shared = search.evaluate(*task.validation, batch_size=500, verbose=0, return_dict=True)
     found["shared_accuracy"] = round(float(shared["accuracy"]), 4)
-    log_pi = search.state.log_probabilities().numpy()
-    arch = sized(lambda b: most_likely_within(search, log_pi, b, task), task, target)
-    tiny = arch.build()
+    tiny = proposed(search, task, target).build()
     udc_tf.finetune(
         tiny,
         task.train,

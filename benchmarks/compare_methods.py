@@ -95,8 +95,7 @@ def search_method(bench: Bench, run: Run, recipe: Recipe) -> Row:
     settings = udc_tf.SearchSettings(**{**recipe.search, "seed": run.seed})
     search, found = searched(task, target, settings, search_epochs)
     found["search_cpu_seconds"] = watch.read()[0]
-    scores = preferences(search.state.log_probabilities().numpy(), search.problem.plan)
-    arch = sized(lambda b: most_likely_within(search, scores, b, task), task, target)
+    arch = proposed(search, task, target)
     found["predicted_bytes"] = arch.flash_bytes
     found["layers"] = [(q.outputs, q.bits, round(q.nonzeros, 3)) for q in arch.layers]
     tiny = arch.build()
@@ -117,6 +116,12 @@ def searched(task: Task, target, settings: udc_tf.SearchSettings, epochs: int):
         "met_before_repair": ratio <= 1.0,
         "entropy": round(float(history["entropy"][-1]), 4),
     }
+
+
+def proposed(search, task: Task, target: udc_tf.Flash) -> udc_tf.Architecture:
+    """What a search ended with, repaired to take up the budget."""
+    scores = preferences(search.state.log_probabilities().numpy(), search.problem.plan)
+    return sized(lambda b: most_likely_within(search, scores, b, task), task, target)
 
 
 def dnas_recipe(setting: str) -> Recipe:
