@@ -14,7 +14,7 @@ does the recipes of `udc_tf.models` instead, UDC and plain int8, each once and f
 - uniform: one width, bitwidth and density for all inner layers, the widest that fits, trained for
   all epochs; the best of the grid. int8_width: its 8 dense bits. int8_full: these at full width.
 - random: trials of `compare_tuner`, each trained for all epochs, best of 3 and of 10.
-- tfmot: pruning and quantization-aware training with TFMOT, the best of three sparsities.
+- tfmot: pruning and quantization-aware training with TFMOT, the best of two sparsities.
 - dnas: plain differentiable search, the best of five lambdas, repaired to the budget; then as udc.
 
 Choices are made on validation images; settings are repeated with further seeds once chosen.

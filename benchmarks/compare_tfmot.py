@@ -16,7 +16,7 @@ from benchmarks.compare_methods import Stopwatch, channels_of, int8_accuracies, 
 from benchmarks.compare_rows import Row, Run
 from benchmarks.compare_sizing import Bench
 
-SPARSITIES = (0.5, 0.75, 0.9)
+SPARSITIES = (0.5, 0.75)
 _ATTEMPTS = 4  # the first is short
 _SHORT_STAGES, _SHORT_IMAGES = (0, 1, 1), 4_000
 _ROOT = pathlib.Path(__file__).parents[1]
