@@ -73,8 +73,8 @@ def settings_of(part: str, seed: int) -> udc_tf.SearchSettings:
 
 def part(bench: Bench, run: Run, finetune_epochs: int) -> Row:
     """A search with something left out, and what becomes of its choice."""
-    task, watch = bench.task, Stopwatch()
-    target = bench.target(run.budget)
+    task, target = bench.task, bench.target(run.budget)
+    watch = Stopwatch()  # without the size fit, if one was made just now
     search, found = searched(task, target, settings_of(run.setting, run.seed), run.epochs)
     found["search_cpu_seconds"] = watch.read()[0]
     shared = search.evaluate(*task.validation, batch_size=500, verbose=0, return_dict=True)

@@ -19,11 +19,12 @@ def write(rows: Mapping[str, Row], path: pathlib.Path, compared: pathlib.Path) -
     """Writes the .md and the figures beside the rows; returns the text."""
     others = json.loads(compared.read_text()) if compared.is_file() else {}
     pieces = [
-        "# Ablation\n\nMade by `python -m benchmarks.ablation --only_report`. Fashion-MNIST at "
+        "# Ablation\n\nMade by `python -m benchmarks.ablation --only_report "
+        f"--compared={compared.parent.name}/{compared.name}`. Fashion-MNIST at "
         "14x14; epochs, seeds and seconds of every run are in "
         f"`{path.name}`.",
         parts_table(rows),
-        random_text(others, path),
+        random_text(others, path, compared.name),
         format_text(rows, path),
         variance_text(rows, path),
         cost_text(),
@@ -85,7 +86,7 @@ def best_so_far(validation: np.ndarray, test: np.ndarray, seed: int = 0) -> np.n
     return total / PERMUTATIONS
 
 
-def random_text(rows, path: pathlib.Path) -> str:
+def random_text(rows, path: pathlib.Path, source: str) -> str:
     trials = collections.defaultdict(list)
     udc = collections.defaultdict(list)
     for row in rows.values():
@@ -114,7 +115,8 @@ def random_text(rows, path: pathlib.Path) -> str:
         axis.legend()
 
     name = _figure(draw, path, "random")
-    return f"## Random search\n\nPermuted {PERMUTATIONS} times.\n\n![random search]({name})"
+    said = f"The runs of `{source}`, permuted {PERMUTATIONS} times."
+    return f"## Random search\n\n{said}\n\n![random search]({name})"
 
 
 def format_text(rows, path: pathlib.Path) -> str:
