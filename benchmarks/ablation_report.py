@@ -143,7 +143,8 @@ def format_text(rows, path: pathlib.Path) -> str:
             ylabel="test accuracy, %",
             xscale="log",
         )
-        axis.xaxis.set_major_formatter("{x:g}")
+        axis.set_xticks(x, [f"{density:g}" for density in x])
+        axis.minorticks_off()
         axis.legend()
 
     return f"## Number format\n\n![number format]({_figure(draw, path, 'format')})"

@@ -215,7 +215,7 @@ def draw(found: list[Entry], path: pathlib.Path) -> None:
             axis.set_xscale("log")
             axis.xaxis.set_major_formatter("{x:g}")
             axis.xaxis.set_minor_formatter("{x:g}")
-        axes[0, 0].legend(loc="lower right")
+            axis.legend(loc="lower right")
         figure.tight_layout()
         figure.savefig(path, format="png")
         plt.close(figure)
