@@ -68,8 +68,9 @@ def check(model: keras.Model, data) -> int8.Int8Model:
     rounded = any(float(q.enabled.numpy()) > 0.5 for q in quantizers)
     floating = simulation.run(exact.network, arrays, exact.quantizations if rounded else None)
     for ours, theirs in zip(floating, expected, strict=True):
-        # A plain layer's weights are rounded to 8 bits here, a compact one's are what they are.
-        tolerance = (0.04 if plain else 1e-4) * np.abs(theirs).max()
+        # A plain layer's weights are rounded to 8 bits here. A compact one's are what they are, but
+        # for the scale of a dense layer, which may move by 1/2048 (`export/dense_scale.py`).
+        tolerance = (0.04 if plain else 6e-4) * np.abs(theirs).max()
         np.testing.assert_allclose(ours, theirs, atol=tolerance)
     tflm.run(exact.content, exact.quantize_inputs(arrays))
     held = {}

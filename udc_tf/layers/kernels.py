@@ -8,6 +8,7 @@ the kernel that is applied follows from `theta` is the business of whoever mixes
 import math
 
 import keras
+import tensorflow as tf
 from keras import ops
 
 
@@ -80,7 +81,10 @@ class KernelLayer(keras.layers.Layer):
 
     def call(self, inputs, training=None):
         kernel = ops.cast(self.effective_kernel(training), self.compute_dtype)
-        outputs = self.apply_kernel(inputs, kernel)
+        if not training and tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            outputs = self.apply_kernel(_never_empty(inputs), kernel)[: ops.shape(inputs)[0]]
+        else:
+            outputs = self.apply_kernel(inputs, kernel)
         self.positions = self.multiplied_positions(inputs.shape, outputs.shape)
         if self.bias is not None:
             outputs = ops.add(outputs, ops.cast(self.bias, outputs.dtype))
@@ -114,6 +118,17 @@ class KernelLayer(keras.layers.Layer):
             "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
             "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),
         }
+
+
+def _never_empty(inputs: tf.Tensor) -> tf.Tensor:
+    """`inputs`, or one example of zeros if there is none.
+
+    Of several replicas, one may have no examples of a last batch that is evaluated, and oneDNN's
+    convolutions (TensorFlow 2.21, processors with AVX512-VNNI) give an empty batch the shape of
+    their inputs.
+    """
+    missing = tf.cast(tf.equal(tf.shape(inputs)[0], 0), tf.int32)
+    return tf.pad(inputs, [[0, missing], *([[0, 0]] * (len(inputs.shape) - 1))])
 
 
 class _SpatialKernel(KernelLayer):
