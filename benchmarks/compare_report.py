@@ -135,8 +135,8 @@ def verdicts(found: list[Entry], rows: Mapping[str, Row]) -> str:
         here = [e for e in found if (e.data, e.budget) == (udc.data, udc.budget)]
         rivals = [e for e in here if e.method in LABELS and e.method != "udc"]
         if rivals:
-            # The strongest by validation, as a user would have to pick it.
-            rival = max(rivals, key=lambda e: e.mean("validation_accuracy"))
+            # The strongest by validation and the first seed, as settings are chosen.
+            rival = max(rivals, key=lambda e: e.rows[0]["validation_accuracy"])
             gap = 100 * (udc.test.mean() - rival.test.mean())
             noise = 100 * max(udc.deviation, rival.deviation)
             lines.append(
