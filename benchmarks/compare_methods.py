@@ -37,6 +37,7 @@ from udc_tf.export import tflite_file
 from udc_tf.export.errors import BudgetError
 from udc_tf.export.integer_network import Quantization
 from udc_tf.extraction import architecture_of, describe
+from udc_tf.plan import Plan
 from udc_tf.repair import preferences
 
 # bits, non-zeros: each with the largest width that fits. The first is int8 by width alone. Dense 4
@@ -51,10 +52,16 @@ WISH_SPREAD = 3.0
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """A way to search: what differs from the defaults, and how many images it sees."""
+    """A way to search: what differs from the defaults, and how many images it sees.
+
+    Attributes:
+        instead: bits and non-zeros of a network of full width that takes over the search's weights
+            in place of what the search chose; it may be too large for the budget.
+    """
 
     search: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     stages: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    instead: tuple[int, float] | None = None
     # 250 steps. Runs as short as these lack training above all: of 12 epochs, 6 of search led to
     # 0.850, 4 to 0.845, 2 to 0.857 (Fashion-MNIST, 10,000 images, 9,000 bytes, seed 0, validation).
     search_images: int = 16_000
@@ -71,6 +78,8 @@ RECIPES = {
     "udc:fresh": Recipe({"warmup": 0.5}, stages={"start": "fresh"}),
     "udc:longer search": Recipe({"warmup": 0.5}, search_images=32_000),
     "udc:8 samples": Recipe({"warmup": 0.5, "samples": 8}),
+    # What of the distance to a uniform network is the choice, and what the search's epochs.
+    "udc:uniform instead": Recipe({"warmup": 0.5}, instead=(4, 0.2)),
 }
 
 
@@ -96,7 +105,11 @@ def search_method(bench: Bench, run: Run, recipe: Recipe) -> Row:
     settings = udc_tf.SearchSettings(**{**recipe.search, "seed": run.seed})
     search, found = searched(task, target, settings, search_epochs)
     found["search_cpu_seconds"] = watch.read()[0]
-    arch = proposed(search, task, target)
+    if recipe.instead is None:
+        arch = proposed(search, task, target)
+    else:
+        chosen = uniform_options(search.problem.plan, 1.0, *recipe.instead)
+        arch = architecture_of(search, chosen, statistics_batches(task))
     found["predicted_bytes"] = arch.flash_bytes
     found["layers"] = [(q.outputs, q.bits, round(q.nonzeros, 3)) for q in arch.layers]
     tiny = arch.build()
@@ -167,35 +180,40 @@ def parse_uniform(setting: str) -> tuple[int, float]:
 
 
 def widest_uniform(bench: Bench, target, bits: int, nonzeros: float):
-    """The architecture with one width for all layers, in steps of a 64th; None if none fits.
-
-    The first and the last layer stay dense with 8 bits, as is usual where bits are uniform.
-    """
-    model = bench.plain_network()
-    kinds = (keras.layers.Conv2D, keras.layers.Dense)
-    kernels = [layer.name for layer in model.layers if isinstance(layer, kinds)]
-    ends = {name: {"bits": (8,), "sparsities": (1.0,)} for name in (kernels[0], kernels[-1])}
+    """The architecture with one width for all layers, in steps of a 64th; None if none fits."""
     space = udc_tf.SearchSpace(
         widths=tuple(n / 64 for n in range(1, 65)),
         bits=tuple({1, bits, 8}),
         sparsities=tuple({0.01, nonzeros, 1.0}),
-        overrides=ends,
     )
     # No budget here: what fits is decided below.
-    search = udc_tf.make_searchable(model, space, dataclasses.replace(target, budget=2**30))
+    any_size = dataclasses.replace(target, budget=2**30)
+    search = udc_tf.make_searchable(bench.plain_network(), space, any_size)
 
     def propose(predicted: float):
         for n in range(64, 0, -1):
-            wanted = {"width": n / 64, "bits": bits, "sparsity": nonzeros}
-            chosen = [
-                int(np.abs(np.asarray(d.options) - wanted[d.kind]).argmin())
-                for d in search.problem.plan.decisions
-            ]
-            if describe(search, np.asarray(chosen)).flash_bytes <= predicted:
-                return architecture_of(search, np.asarray(chosen), statistics_batches(bench.task))
+            chosen = uniform_options(search.problem.plan, n / 64, bits, nonzeros)
+            if describe(search, chosen).flash_bytes <= predicted:
+                return architecture_of(search, chosen, statistics_batches(bench.task))
         return None
 
     return sized(propose, bench.task, target)
+
+
+def uniform_options(plan: Plan, width: float, bits: int, nonzeros: float) -> np.ndarray:
+    """Option numbers for the same in all layers, as near as there are options.
+
+    The first and the last layer stay dense with 8 bits, as is usual where bits are uniform.
+    """
+    inner = {"width": width, "bits": bits, "sparsity": nonzeros}
+    outer = {**inner, "bits": 8, "sparsity": 1.0}
+    ends = (plan.layers[0].name, plan.layers[-1].name)
+
+    def nearest(decision) -> int:
+        wanted = (outer if decision.subject in ends else inner)[decision.kind]
+        return int(np.abs(np.asarray(decision.options) - wanted).argmin())
+
+    return np.asarray([nearest(d) for d in plan.decisions])
 
 
 def random_trial(bench: Bench, run: Run, draw: int) -> Row:
