@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 
+import udc_tf
 from benchmarks import (
     ablation_report,
     compare,
@@ -21,7 +22,7 @@ from benchmarks import (
     compare_rows,
     compare_sizing,
 )
-from benchmarks.compare_methods import INT8
+from benchmarks.compare_methods import INT8, uniform_options
 from udc_tf.models.data import digits
 
 _ROOT = pathlib.Path(__file__).parents[1]
@@ -80,6 +81,17 @@ class TestCompare:
         before = (tmp_path / "rows.json").stat().st_mtime_ns
         assert compare.compare(_options(tmp_path)) == text
         assert (tmp_path / "rows.json").stat().st_mtime_ns == before
+
+
+class TestUniform:
+    def test_ends_are_dense_with_8_bits(self):
+        model = _tiny_task("digits", 32, None).network()
+        plan = udc_tf.make_searchable(model, "ethos_u55", udc_tf.Flash("64MiB")).problem.plan
+        chosen = uniform_options(plan, 0.5, 4, 0.2)
+        values = {d.name: d.options[k] for d, k in zip(plan.decisions, chosen, strict=True)}
+        assert values["width/stem"] == values["width/inner"] == 0.5
+        assert [values[f"bits/{name}"] for name in ("stem", "inner", "head")] == [8, 4, 8]
+        assert [values[f"sparsity/{n}"] for n in ("stem", "inner", "head")] == [1.0, 0.2, 1.0]
 
 
 _SIZES = {"fashion": (12, 20_000, (1, 2)), "cifar": (12, 20_000, (1,))}
