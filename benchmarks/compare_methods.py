@@ -33,6 +33,7 @@ from benchmarks.compare_sizing import (
     statistics_batches,
 )
 from udc_tf import decisions
+from udc_tf.divergence import DivergedError, not_finite
 from udc_tf.export import tflite_file
 from udc_tf.export.errors import BudgetError
 from udc_tf.export.integer_network import Quantization
@@ -239,10 +240,13 @@ def trained_and_deployed(bench: Bench, run: Run, tiny, stages, target, watch: St
         settings = {"batch_size": task.batch_size, "seed": run.seed, "verbose": 0}
         udc_tf.finetune(network, task.train, stages=how, **settings)
 
-    train(tiny, stages)
-    training = watch.read()[0]
-    row = deployed(tiny, task, target, lambda network: train(network, stages.recovery()))
-    row["training_cpu_seconds"] = training
+    try:
+        train(tiny, stages)
+        training = watch.read()[0]
+        row = deployed(tiny, task, target, lambda network: train(network, stages.recovery()))
+        row["training_cpu_seconds"] = training
+    except DivergedError as error:
+        row = {"budget_met": False, "failed": str(error)}
     cpu, wall = watch.read()
     return {**row, "cpu_seconds": cpu, "seconds": wall}
 
@@ -254,6 +258,8 @@ def deployed(
     recover: Callable[[keras.Model], None] | None = None,
 ) -> Row:
     """Exports, tightening if need be, and scores the int8 file."""
+    if (bad := not_finite(tiny)) is not None:
+        raise DivergedError(f"{bad} is not finite.")  # a ReLU may hide it from the loss
     options = {"calibration": task.train[0][:256], "recover": recover}
     with tempfile.TemporaryDirectory() as folder:
         try:

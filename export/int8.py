@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from udc_tf.divergence import not_finite
 from udc_tf.export import (
     bias_rounding,
     code_check,
@@ -81,6 +82,11 @@ def to_int8(model: keras.Model, calibration: Any = None, deployment: str = "sing
     """
     if deployment not in DEPLOYMENTS:
         raise ValueError(f"`deployment` must be one of {DEPLOYMENTS}. Received: {deployment!r}")
+    if (bad := not_finite(model)) is not None:
+        raise ConversionError(
+            f"`{bad}` has values that are not finite: the training diverged. Train anew with a "
+            "smaller learning rate."
+        )
     network, shifts = lower(model), {}
     if deployment == "two_tensors":
         shifts, network = two_tensors.shifts(network), two_tensors.split(network)

@@ -405,6 +405,13 @@ class TestRanges:
         with pytest.raises(errors.CalibrationError, match=message):
             int8.to_int8(keras.Model(inputs, kl.Conv2D(3, 1)(inputs)), data)
 
+    def test_a_network_that_diverged(self):
+        inputs = keras.Input((6, 6, 3))
+        model = keras.Model(inputs, kl.Conv2D(3, 1, name="conv")(inputs))
+        model.get_layer("conv").bias.assign([0.0, np.nan, 0.0])
+        with pytest.raises(errors.ConversionError, match="`conv/bias` has values that are not"):
+            int8.to_int8(model, images(6, 6, 3))
+
     def test_data_of_all_forms_give_the_same(self):
         import tensorflow as tf
 

@@ -1,5 +1,6 @@
 """Finetuning end to end on small networks."""
 
+import json
 import pathlib
 import signal
 import subprocess
@@ -14,8 +15,9 @@ from keras import layers as kl
 from udc_tf.calibration import recalibrate
 from udc_tf.channels import ChannelGroups
 from udc_tf.compaction import Compactor, Configuration, LayerChoice
+from udc_tf.divergence import DivergedError
 from udc_tf.finetuner import Crossentropy, Finetuner, activation_quantizers, kernel_layers
-from udc_tf.finetuning import finetune, weight_norm
+from udc_tf.finetuning import STATE_FILE, finetune, weight_norm
 from udc_tf.graph import trace
 from udc_tf.stages import Stages
 
@@ -176,6 +178,21 @@ class TestStages:
         assert len(history.history["loss"]) == 1
         for layer in kernel_layers(tiny):
             assert layer.integer_kernel().nonzeros == layer.target_nonzeros
+
+    def test_divergence_leaves_the_state_of_the_epoch_before(self, tmp_path):
+        tiny = all_kinds(4, 0.3)
+
+        def spoil(epoch, logs):
+            if epoch == 1:
+                tiny.get_layer("dense").bias.assign([0.0, np.nan, 0.0])
+
+        spoiling = keras.callbacks.LambdaCallback(on_epoch_begin=spoil)
+        kwargs = {"callbacks": [spoiling], "workdir": tmp_path, "verbose": 0}
+        with pytest.raises(DivergedError, match=r"^The loss is not finite: .* learning rate"):
+            finetune(tiny, task(), stages=Stages(epochs=(2, 1, 0)), **kwargs)
+        with np.load(tmp_path / STATE_FILE) as state:
+            assert json.loads(str(state["progress"]))["epochs"] == 1
+            assert all(np.isfinite(state[name]).all() for name in state if name != "progress")
 
     def test_what_is_not_compact_is_refused(self):
         model = keras.Sequential([keras.Input((4,)), kl.Dense(2)])

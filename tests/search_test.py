@@ -13,6 +13,7 @@ from keras import layers as kl
 
 import udc_tf
 from tests import networks
+from udc_tf.divergence import DivergedError
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _BUDGET = udc_tf.Flash("3.5KiB")
@@ -171,8 +172,14 @@ class TestBadData:
         x, y = networks.blobs(32)
         x[3, 0, 0, 0] = np.nan
         data = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
-        with pytest.raises(Exception, match="NaN or infinite"):
+        with pytest.raises(DivergedError, match=r"^The training data contain NaN"):
             _search().fit(data, verbose=0)
+
+    def test_a_loss_that_is_not_finite(self):
+        x, y = networks.blobs(32)
+        search = _search(optimizer=keras.optimizers.SGD(1e30))
+        with pytest.raises(DivergedError, match=r"^The loss is not finite: .* learning rate"):
+            search.fit(x, y, epochs=3, verbose=0)
 
     def test_labels_that_do_not_match(self):
         x, y = networks.blobs(32)

@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 from udc_tf.batch_norm import batch_norm_layers
+from udc_tf.divergence import checked_finite
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
 from udc_tf.layers.compact import CompactKernel
 from udc_tf.multi_worker import TrainsInLockstep
@@ -136,6 +137,7 @@ class Finetuner(TrainsInLockstep, keras.Model):
             if self._teacher is not None:
                 share = self.stages.distillation
                 loss = (1 - share) * loss + share * self._distillation(x, predictions) / replicas
+            loss = checked_finite(loss, x)
         gradients = tape.gradient(loss, [*weights, *ranges])
         of_weights, of_ranges = gradients[: len(weights)], gradients[len(weights) :]
         if self.stages.l2:

@@ -12,6 +12,7 @@ import numpy as np
 from udc_tf import multi_worker, training_data
 from udc_tf.batch_norm import batch_norm_layers
 from udc_tf.calibration import frozen_statistics, recalibrate
+from udc_tf.divergence import told_briefly
 from udc_tf.double_rounding import match_double_rounding
 from udc_tf.epochs import EpochData
 from udc_tf.finetuner import (
@@ -71,6 +72,10 @@ def finetune(
 
     Returns:
         The history of all epochs, those before an interruption included.
+
+    Raises:
+        DivergedError: the loss of a step was not finite; the state in `workdir` is that of the
+            epoch before.
 
     Example:
 
@@ -233,15 +238,16 @@ class _Run:
         control = StageControl(self._stages, self._network, self._data)
         keep = _KeepState(self._state, self._data)
         replicas = self._finetuner.distribute_strategy.num_replicas_in_sync
-        self._finetuner.fit(
-            training_data.for_replicas(self._data.dataset, replicas),
-            validation_data=self._validation_data,
-            initial_epoch=done,
-            epochs=end,
-            callbacks=[control, *self._callbacks, keep],
-            verbose=self._verbose,
-            shuffle=False,  # `EpochData` does
-        )
+        with told_briefly():
+            self._finetuner.fit(
+                training_data.for_replicas(self._data.dataset, replicas),
+                validation_data=self._validation_data,
+                initial_epoch=done,
+                epochs=end,
+                callbacks=[control, *self._callbacks, keep],
+                verbose=self._verbose,
+                shuffle=False,  # `EpochData` does
+            )
 
 
 def refresh_masks(network: keras.Model, share: float, number_format: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from keras import tree
 
-from udc_tf import batch_norm, decisions, first_guess, schedules, training_data
+from udc_tf import batch_norm, decisions, divergence, first_guess, schedules, training_data
 from udc_tf.cost import BoundTarget, Target
 from udc_tf.followers import followers_of
 from udc_tf.layers.searchable import SearchableKernel
@@ -237,7 +237,8 @@ class SearchModel(TrainsInLockstep, keras.Model):
             callbacks.append(_SetOut())
         else:
             kwargs["callbacks"] = [*tree.flatten(callbacks), _SetOut()]
-        return super().fit(x, y, batch_size=batch_size, epochs=epochs, **kwargs)
+        with divergence.told_briefly():
+            return super().fit(x, y, batch_size=batch_size, epochs=epochs, **kwargs)
 
     def set_out(self) -> None:
         """Sets the decisions to the first guess for the weights as they are.
@@ -301,7 +302,7 @@ class SearchModel(TrainsInLockstep, keras.Model):
             # Every replica adds its gradient; together they are to count once, as the task does.
             replicas = tf.distribute.get_strategy().num_replicas_in_sync
             loss = task_loss + self.settings.strength * size_loss / replicas
-            loss = _checked_finite(loss, x)
+            loss = divergence.checked_finite(loss, x)
         sources = [v.value for v in (self.state.logits, *ranges, *weights)]
         gradients = tape.gradient(loss, sources, unconnected_gradients="zero")
         self._apply(gradients, ranges, weights, now)
@@ -423,20 +424,3 @@ class _SetOut(keras.callbacks.Callback):
         state = self.model.state
         if state.steps_done() == state.warmup_steps():
             self.model.set_out()
-
-
-def _checked_finite(loss: tf.Tensor, x) -> tf.Tensor:
-    inputs = [t for t in tree.flatten(x) if t.dtype.is_floating]
-    finite = [tf.reduce_all(tf.math.is_finite(t)) for t in inputs]
-    checks = [
-        tf.debugging.Assert(ok, ["The training data contain NaN or infinite values."])
-        for ok in finite
-    ]
-    checks.append(
-        tf.debugging.Assert(
-            tf.math.is_finite(loss),
-            ["The loss is not finite: check the labels, or take a smaller learning rate:", loss],
-        )
-    )
-    with tf.control_dependencies(checks):
-        return tf.identity(loss)

@@ -1,0 +1,59 @@
+"""Training that has left the finite numbers ends at once, and says so in a sentence."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import tree
+
+_DATA = "The training data contain NaN or infinite values."
+_LOSS = "The loss is not finite: check the labels, or take a smaller learning rate."
+
+
+class DivergedError(RuntimeError):
+    """The loss of a training step was not finite. What was kept of the epochs before stays."""
+
+
+def checked_finite(loss: tf.Tensor, x: Any) -> tf.Tensor:
+    """The loss of inputs `x`; running it fails if either is not finite."""
+    inputs = [t for t in tree.flatten(x) if t.dtype.is_floating]
+    finite = [tf.reduce_all(tf.math.is_finite(t)) for t in inputs]
+    checks = [tf.debugging.Assert(ok, [_DATA]) for ok in finite]
+    checks.append(tf.debugging.Assert(tf.math.is_finite(loss), [_LOSS]))
+    with tf.control_dependencies(checks):
+        return tf.identity(loss)
+
+
+@contextlib.contextmanager
+def told_briefly() -> Iterator[None]:
+    """Around training steps: one sentence in place of TensorFlow's account of a failed check.
+
+    Raises:
+        DivergedError: a `checked_finite` failed.
+    """
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        for sentence in (_DATA, _LOSS):
+            if sentence in str(error):
+                raise DivergedError(sentence) from error
+        raise
+
+
+def not_finite(model: keras.Model) -> str | None:
+    """The first variable with values that are not finite; None if there is none.
+
+    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="head")])
+    >>> not_finite(model)
+    >>> _ = model.layers[0].bias.assign([np.inf])
+    >>> not_finite(model)
+    'head/bias'
+    """
+    for variable in model.variables:
+        values = keras.ops.convert_to_numpy(variable)
+        if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
+            return variable.path
+    return None
