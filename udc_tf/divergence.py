@@ -46,11 +46,12 @@ def told_briefly() -> Iterator[None]:
 def not_finite(model: keras.Model) -> str | None:
     """The first variable with values that are not finite; None if there is none.
 
-    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="head")])
+    >>> layers = [keras.Input((2,)), keras.layers.Dense(1, name="head")]
+    >>> model = keras.Sequential(layers, name="tiny")
     >>> not_finite(model)
     >>> _ = model.layers[0].bias.assign([np.inf])
     >>> not_finite(model)
-    'head/bias'
+    'tiny/head/bias'
     """
     for variable in model.variables:
         values = keras.ops.convert_to_numpy(variable)
