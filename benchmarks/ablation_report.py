@@ -90,32 +90,37 @@ def random_text(rows, path: pathlib.Path, source: str) -> str:
     trials = collections.defaultdict(list)
     udc = collections.defaultdict(list)
     for row in rows.values():
-        if row["budget_met"] and row["method"] == "random" and row["seed"] == 0:
+        if row["method"] == "random" and row["seed"] == 0:
             trials[row["data"], row["budget"]].append(row)
         elif row["budget_met"] and row["method"] == "udc":
             udc[row["data"], row["budget"]].append(row["test_accuracy"])
-    places = [p for p in trials if len(trials[p]) > 1]
+    places = sorted(p for p in trials if len(trials[p]) > 1)
     if not places:
         return ""
 
-    def draw(axis):
-        for colour, place in zip(_COLOURS, places, strict=False):
-            test = np.array([r["test_accuracy"] for r in trials[place]])
-            validation = np.array([r["validation_accuracy"] for r in trials[place]])
-            curve = best_so_far(validation, test)
-            name = f"{place[0]}, {place[1] / 1e3:g} kB"
-            axis.plot(1 + np.arange(len(curve)), 100 * curve, color=colour, label=name)
-            if udc[place]:
-                axis.plot(1, 100 * np.mean(udc[place]), "*", color=colour, markersize=10)
-        axis.set(
-            title="Random search (lines), UDC at its cost (stars)",
-            xlabel="trials, each as long as UDC's search and finetuning",
-            ylabel="test accuracy, %",
-        )
-        axis.legend()
+    def accuracies(place, part: str) -> np.ndarray:
+        # A trial that failed was paid for all the same.
+        return np.array([row.get(f"{part}_accuracy", 0.0) for row in trials[place]])
 
-    name = _figure(draw, path, "random")
-    said = f"The runs of `{source}`, permuted {PERMUTATIONS} times."
+    def draw(axes):
+        for axis, data in zip(axes, dict.fromkeys(data for data, _ in places), strict=True):
+            here = [place for place in places if place[0] == data]
+            for colour, place in zip(_COLOURS, here, strict=False):
+                curve = best_so_far(accuracies(place, "validation"), accuracies(place, "test"))
+                label = f"{place[1]:,} bytes"
+                axis.plot(1 + np.arange(len(curve)), 100 * curve, color=colour, label=label)
+                if udc[place]:
+                    axis.plot(1, 100 * np.mean(udc[place]), "*", color=colour, markersize=10)
+            axis.set(title=data, xlabel="trials, each as long as a run of UDC")
+            axis.legend()
+        axes[0].set(ylabel="test accuracy, %")
+
+    panels = len({data for data, _ in places})
+    name = _figure(draw, path, "random", panels)
+    said = (
+        f"The runs of `{source}`, permuted {PERMUTATIONS} times: the best of so many trials "
+        "(lines), UDC at its cost (stars)."
+    )
     return f"## Random search\n\n{said}\n\n![random search]({name})"
 
 
@@ -193,16 +198,16 @@ def cost_text() -> str:
     return "\n".join(lines)
 
 
-def _figure(draw, path: pathlib.Path, kind: str) -> str:
-    """Draws beside the rows; returns the file's name."""
+def _figure(draw, path: pathlib.Path, kind: str, panels: int | None = None) -> str:
+    """Draws on an axis, or a list of so many panels, beside the rows; returns the file's name."""
     from udc_tf.report.style import WIDTH, styled  # chooses matplotlib's backend
 
     picture = path.with_name(f"{path.stem}_{kind}.png")
     with styled():
         import matplotlib.pyplot as plt
 
-        figure, axis = plt.subplots(figsize=(WIDTH, 3.2))
-        draw(axis)
+        figure, axes = plt.subplots(1, panels or 1, figsize=(WIDTH, 3.2), squeeze=False)
+        draw(axes[0, 0] if panels is None else axes[0])
         figure.tight_layout()
         with replaced_atomically(picture) as partial:
             figure.savefig(partial, format="png")

@@ -19,8 +19,8 @@ class DivergedError(RuntimeError):
 
 def checked_finite(loss: tf.Tensor, x: Any) -> tf.Tensor:
     """The loss of inputs `x`; running it fails if either is not finite."""
-    inputs = [t for t in tree.flatten(x) if t.dtype.is_floating]
-    finite = [tf.reduce_all(tf.math.is_finite(t)) for t in inputs]
+    inputs = map(tf.convert_to_tensor, tree.flatten(x))
+    finite = [tf.reduce_all(tf.math.is_finite(t)) for t in inputs if t.dtype.is_floating]
     checks = [tf.debugging.Assert(ok, [_DATA]) for ok in finite]
     checks.append(tf.debugging.Assert(tf.math.is_finite(loss), [_LOSS]))
     with tf.control_dependencies(checks):
