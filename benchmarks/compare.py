@@ -115,7 +115,7 @@ def compare(given) -> str:
     cache = pathlib.Path(given.cache).expanduser()
     rows = Rows(pathlib.Path(given.results), cache / "locks")
     if given.full:
-        return compare_full.run(given.data, cache, rows.path, given.only_report)
+        return compare_full.run(given.data, given.methods, cache, rows.path, given.only_report)
     sizes = {}
     for name in given.data:
         if name == "cifar" and not (given.only_report or compare_data.has_cifar(cache)):

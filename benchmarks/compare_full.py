@@ -7,6 +7,7 @@ many epochs. Both resume where they were interrupted. Results go to a file besid
 import dataclasses
 import json
 import pathlib
+from collections.abc import Sequence
 
 import keras
 
@@ -26,17 +27,28 @@ from udc_tf.models import recipes
 RECIPES = {"fashion": "fashion_mnist", "cifar": "cifar10"}
 
 
-def run(names: list[str], cache: pathlib.Path, beside: pathlib.Path, only_report: bool) -> str:
+def run(
+    names: Sequence[str],
+    methods: Sequence[str],
+    cache: pathlib.Path,
+    beside: pathlib.Path,
+    only_report: bool,
+) -> str:
+    """Does what is missing; two processes may share the work if their `methods` differ."""
     path = beside.with_name(f"{beside.stem}_full.json")
-    results = json.loads(path.read_text()) if path.is_file() else {}
     for name in [] if only_report else names:
         folder = None if name == "fashion" else compare_data.unpacked_cifar(cache)
-        for method, perform in (("udc", _searched), ("int8_full", _plain_int8)):
-            if (key := f"{name}: {method}") not in results:
-                results[key] = perform(name, folder, cache / "full" / name / method)
+        for method, perform in METHODS.items():
+            key = f"{name}: {method}"
+            if method in methods and key not in _read(path):
+                result = perform(name, folder, cache / "full" / name / method)
                 with replaced_atomically(path) as partial:
-                    partial.write_text(json.dumps(results, indent=1) + "\n")
-    return "\n".join(f"{key}: {row}" for key, row in results.items())
+                    partial.write_text(json.dumps({**_read(path), key: result}, indent=1) + "\n")
+    return "\n".join(f"{key}: {row}" for key, row in _read(path).items())
+
+
+def _read(path: pathlib.Path) -> dict[str, dict]:
+    return json.loads(path.read_text()) if path.is_file() else {}
 
 
 def _task(name: str, data) -> Task:
@@ -92,3 +104,6 @@ def _plain_int8(name: str, data_dir: pathlib.Path | None, folder: pathlib.Path) 
         "seconds of the last start": watch.read()[1],
         **int8_accuracies(result.tflite_path, _task(name, data)),
     }
+
+
+METHODS = {"udc": _searched, "int8_full": _plain_int8}
