@@ -20,9 +20,9 @@ from udc_tf.searchable import reachable_range
 SPACE = "ethos_u55"
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 _PLAIN_EPOCHS = 2
-# The compiled file of a proposal is to take up such a share of the budget. Weights compile to other
-# sizes once they are finetuned, and what is over the budget then must be tightened.
-_COMPILES, _SHARE = 6, (0.96, 0.98)
+# A proposal is to take up such a share of the budget when compiled. Finetuned weights compile
+# to more, of sparse networks by 2 to 5%, and what is over the budget then must be tightened.
+_COMPILES, _SHARE = 6, (0.935, 0.955)
 
 
 @dataclasses.dataclass(frozen=True)

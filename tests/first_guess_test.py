@@ -45,6 +45,12 @@ def _likely(search, kind):
     ]
 
 
+def _nonzeros(search):
+    """The most likely share of each layer, by its name."""
+    names = [d.subject for d in search.problem.plan.decisions if d.kind == "sparsity"]
+    return dict(zip(names, _likely(search, "sparsity"), strict=True))
+
+
 class TestHarm:
     @pytest.mark.parametrize(
         ("kind", "options"),
@@ -61,7 +67,7 @@ class TestHarm:
         assert (np.diff(harms) < 0).all() and harms[-1] >= 0 and np.isfinite(harms).all()
 
     def test_layers_of_zeros(self):
-        harms = harm(Decision("sparsity", "layer", (0.1, 1.0)), np.zeros((3, 3, 2, 2), "float32"))
+        harms = harm(Decision("bits", "layer", (1, 8)), np.zeros((3, 3, 2, 2), "float32"))
         assert np.isfinite(harms).all()
 
     def test_operators_are_all_alike(self):
@@ -83,15 +89,22 @@ class TestFirstGuess:
 
     def test_does_without_what_costs_most(self):
         search = _begun("14KiB")
-        kept = dict(
-            zip(
-                [d.subject for d in search.problem.plan.decisions if d.kind == "sparsity"],
-                _likely(search, "sparsity"),
-                strict=True,
-            )
-        )
+        kept = _nonzeros(search)
         assert kept["block3_conv2"] < kept["stem"]
         assert min(_likely(search, "bits")) >= 2 and min(kept.values()) > 0.01
+
+    def test_leaves_small_layers_alone(self):
+        kept = _nonzeros(_begun("24KiB"))
+        small = ("stem", "block2_shortcut", "block3_shortcut", "head")
+        assert all(kept[name] == 1 for name in small) and kept["block3_conv2"] < 0.5
+
+    def test_a_short_search_stays_near(self):
+        search = _search("14KiB", warmup=0.5)
+        guesses, guess = [], search.set_out
+        search.set_out = lambda: (guess(), guesses.append(search.state.logits.numpy()))
+        search.fit(_X, _Y, batch_size=8, epochs=8, verbose=0)
+        moved = np.abs(search.state.logits.numpy() - guesses[0])
+        assert 0 < moved.max() < 0.5  # eight steps
 
     def test_uniform_on_demand(self):
         search = _begun("14KiB", certainty=0.0)

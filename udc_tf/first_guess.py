@@ -8,12 +8,12 @@ against freedom:
     pi[o] ~ exp(-certainty * harm[o] - pressure * cost[o])
 
 for each decision, cost[o] with all others at their pi, and one pressure for all that meets the
-budget. Harm is minus the logarithm of what an option leaves: of taps, how many; of weights, the
-share of their squares that pruning or rounding does not lose, and a little of how many there are
-and of how many bits: what is small now could have been learned, and in layers that cost next to
-nothing, as the first and the last, it should be. Of channels harm goes with 1/width: the
-bytes of a kernel are the product of two widths, and a logarithm would be as content with one of
-them next to nothing as with both in balance.
+budget. The harm of few channels and of few weights is as it was measured on 93 trained networks
+(`benchmarks/compare_landscape.py`): each layer counts alike however large it is, each halving of
+its channels or of its weights costs about as much as the one before, and a halving of channels as
+much as two or three of weights. So large layers are pruned hard, where that saves most, and small
+ones are left alone. The harm of few bits is minus the logarithm of what rounding leaves of the
+squares of the weights, and a little of how many bits there are; of taps, that of their number.
 """
 
 import collections
@@ -23,46 +23,43 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from udc_tf import decisions, quantizers, sparsity
+from udc_tf import decisions, quantizers
 from udc_tf.plan import Decision, Plan
 
 _PRESSURES, _ROUNDS, _LARGEST_PRESSURE = 18, 8, 1e4
 # Rounding is felt more than pruning that loses as much: at equal size, uniform networks of 2 bits
 # were a point behind those of 4 (Fashion-MNIST at 14x14, 9,000 bytes, one seed).
 _ROUNDING = 4.0
-# Of numbers beside squares. By squares alone the first and last layers of small networks lost half
-# their weights (Fashion-MNIST, 7,000 bytes, one seed: 0.818; so 0.840); with 0.4 instead of squares
-# small layers kept all and large ones too little (CIFAR-10, 12,000 bytes: 0.511; so 0.525).
-_PER_LOG_WEIGHTS, _PER_HALVED_BITS = 0.15, 0.03
-_WIDTH = 0.5  # about the logarithm where widths of small networks are, 0.3 to 0.5
+_PER_HALVED_BITS = 0.03
+# Of a halving: linear, and what grows with the halvings before it. One channel of ten is worse than
+# three halvings and a bit: by 1/width two widths whose product is a kernel's size stay in balance,
+# where a logarithm would be as content with one of them next to nothing.
+_WIDTH, _NARROWNESS = 0.4, 0.1
+_PRUNING, _PRUNING_MORE = 0.08, 0.018
 _NOTHING = 1e-6
 
 
 def harm(decision: Decision, theta: np.ndarray | None) -> np.ndarray:
-    """Of each option. `theta`: of the layer that bits and sparsity are about.
+    """Of each option. `theta`: of the layer that bits are about.
 
     >>> harm(Decision("width", "conv", (0.25, 1.0)), None).round(2).tolist()
-    [1.5, 0.0]
-    >>> harm(Decision("sparsity", "conv", (0.5, 1.0)), np.array([3.0, 4.0])).round(2).tolist()
-    [0.55, 0.0]
+    [1.1, 0.0]
+    >>> harm(Decision("sparsity", "conv", (0.25, 0.5, 1.0)), None).round(2).tolist()
+    [0.3, 0.12, 0.0]
     """
     options = np.asarray(decision.options, float)
     if decision.kind == "choice":
         return np.zeros(len(options))  # operators cannot be judged by their weights
-    if decision.kind == "width":
-        return _WIDTH * (options.max() / options - 1)
     if decision.kind == "kernel":
         return 2 * np.log(options.max() / options)
-    squares = np.square(np.asarray(theta, np.float64)).ravel()
-    total = max(float(squares.sum()), _NOTHING)
+    halvings = np.log2(options.max() / options)
+    if decision.kind == "width":
+        return _WIDTH * halvings + _NARROWNESS * (options.max() / options - 1)
     if decision.kind == "sparsity":
-        kept = np.cumsum(np.sort(squares)[::-1])
-        left = np.array([kept[sparsity.kept(s, squares.size) - 1] for s in options]) / total
-        of_number = _PER_LOG_WEIGHTS * np.log(options.max() / options)
-        return np.log(1 / np.clip(left, _NOTHING, 1.0)) + of_number
+        return _PRUNING * halvings + _PRUNING_MORE * halvings**2
+    total = max(float(np.square(np.asarray(theta, np.float64)).sum()), _NOTHING)
     lost = np.array([_rounding_error(theta, int(b)) for b in options]) / total
-    of_bits = _PER_HALVED_BITS * np.log2(options.max() / options)
-    return _ROUNDING * np.log(1 / np.clip(1 - lost, _NOTHING, 1.0)) + of_bits
+    return _ROUNDING * np.log(1 / np.clip(1 - lost, _NOTHING, 1.0)) + _PER_HALVED_BITS * halvings
 
 
 def _rounding_error(theta: np.ndarray, bits: int) -> float:

@@ -30,7 +30,7 @@ class SearchSettings:
             weights best; 0 leaves them to their gradient alone.
         decision_travel: learning rate times steps of the decisions; the paper's 1e-3 is too small
             for short runs, so the rate follows from the length of the run. From a first guess, runs
-            of less than 10,000 steps travel less far: their noise would undo it.
+            of less than 3,000 steps travel less far: their noise would undo it.
         seed: of the sampling.
 
     Example:
@@ -43,7 +43,7 @@ class SearchSettings:
     tau: tuple[float, float] = (0.66, 0.1)
     vartheta: tuple[float, float] = (0.0, 0.5)
     xi: tuple[float, float] = (0.1, 1.0)
-    certainty: float = 6.0
+    certainty: float = 60.0
     warmup: float = 0.2
     strength: float = 1.0
     kappa: Mapping[str, int] = dataclasses.field(default_factory=_all_but_widths)
