@@ -5,7 +5,8 @@
 Of every network whose layers are known (uniform ones, and what UDC and plain search chose) the
 features are means over its layers, each layer counting alike: halvings of its channels and of its
 weights, shares of layers with few bits; and whether a search took an epoch of its training. What
-the fit says of halvings is what `udc_tf.first_guess` takes for harm.
+the fit says of halvings is about what `udc_tf.first_guess` takes for harm. Accuracies are those on
+validation images.
 """
 
 import json
@@ -58,15 +59,15 @@ def features(row: Row, widest: np.ndarray) -> np.ndarray:
 
 
 def fit(rows: Mapping[str, Row], data: str, epochs: int = 12) -> dict:
-    """Coefficients in points of test accuracy, the first for the network at full width, and errors.
+    """Coefficients in points of accuracy, the first that of the network at full width, and errors.
 
     `error` is the root mean square of what is left if each network is told by the others.
     """
     like = [r for r in rows.values() if (r["data"], r["epochs"]) == (data, epochs)]
-    like = [r for r in like if r["method"] in _METHODS and "test_accuracy" in r]
+    like = [r for r in like if r["method"] in _METHODS and "validation_accuracy" in r]
     widest = next(layers_of(r)[:, 0] for r in like if r["method"] == "int8_full")
     inputs = np.stack([np.concatenate([[1.0], features(r, widest)]) for r in like])
-    accuracies = np.array([100 * r["test_accuracy"] for r in like])
+    accuracies = np.array([100 * r["validation_accuracy"] for r in like])
     inverse = np.linalg.pinv(inputs)
     coefficients = inverse @ accuracies
     left = accuracies - inputs @ coefficients
@@ -85,7 +86,7 @@ def _between_seeds(rows: list[Row]) -> float:
     groups = {}
     for row in rows:
         key = row["method"], row["setting"], row["budget"]
-        groups.setdefault(key, []).append(100 * row["test_accuracy"])
+        groups.setdefault(key, []).append(100 * row["validation_accuracy"])
     return float(np.sqrt(np.mean([np.var(g, ddof=1) for g in groups.values() if len(g) > 1])))
 
 
@@ -101,7 +102,7 @@ def report(rows: Mapping[str, Row], names: Sequence[str] = ("fashion", "cifar"))
     found = [fit(rows, name) for name in names]
     coefficients = [f["coefficients"] for f in found]
     lines = [
-        ("points of test accuracy", *names),
+        ("points of validation accuracy", *names),
         ("---",) * (1 + len(names)),
         ("networks", *(str(f["networks"]) for f in found)),
         ("at full width, dense, 8 bits", *(f"{c[0]:.1f}" for c in coefficients)),
