@@ -87,7 +87,8 @@ def _between_seeds(rows: list[Row]) -> float:
     for row in rows:
         key = row["method"], row["setting"], row["budget"]
         groups.setdefault(key, []).append(100 * row["validation_accuracy"])
-    return float(np.sqrt(np.mean([np.var(g, ddof=1) for g in groups.values() if len(g) > 1])))
+    variances = [np.var(g, ddof=1) for g in groups.values() if len(g) > 1]
+    return float(np.sqrt(np.mean(variances))) if variances else float("nan")
 
 
 def cost(coefficients: np.ndarray, kind: str, halvings: float) -> float:

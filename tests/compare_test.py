@@ -17,6 +17,7 @@ from benchmarks import (
     ablation_report,
     compare,
     compare_data,
+    compare_landscape,
     compare_plan,
     compare_report,
     compare_rows,
@@ -220,3 +221,35 @@ class TestAblationReport:
         scores = np.array([0.5, 0.6, 0.7, 0.8])
         curve = ablation_report.best_so_far(scores, scores)
         assert (np.diff(curve) > 0).all() and curve[-1] == pytest.approx(0.8)
+
+
+class TestLandscape:
+    def test_finds_what_channels_and_weights_are_worth(self):
+        rng, widest = np.random.default_rng(0), np.array([16, 32, 64, 10])
+        rows = {"full": _trained("int8_full", "8 bits, 100%", [(c, 8, 1.0) for c in widest])}
+        for n in range(60):
+            layers = [
+                (c / rng.choice([1, 2, 4]), rng.choice([1, 2, 4, 8]), rng.choice([0.1, 0.5, 1]))
+                for c in widest[:-1]
+            ]
+            rows[f"{n}"] = _trained(rng.choice(["udc", "uniform"]), n, [*layers, (10, 8, 1.0)])
+        for row in rows.values():
+            of = compare_landscape.features(row, widest)
+            row["validation_accuracy"] = 0.9 - 0.05 * of[0] - 0.01 * of[2] - 0.003 * of[-1]
+        found = compare_landscape.fit(rows, "digits")
+        assert found["error"] < 1e-6 and found["networks"] == 61
+        costs = found["coefficients"]
+        assert costs[0] == pytest.approx(90) and costs[-1] == pytest.approx(-0.3)
+        assert compare_landscape.cost(costs, "channels", 2) == pytest.approx(-10)
+        assert compare_landscape.cost(costs, "weights", 3) == pytest.approx(-3)
+
+    def test_ends_of_uniform_networks_are_dense(self):
+        row = {"setting": "4 bits, 20%", "channels": [4, 8, 8, 10]}
+        assert compare_landscape.layers_of(row)[:, 1:].tolist() == [
+            *([8, 1.0], [4, 0.2], [4, 0.2], [8, 1.0]),
+        ]
+
+
+def _trained(method, setting, layers):
+    row = {"data": "digits", "epochs": 12, "method": str(method), "setting": str(setting)}
+    return {**row, "budget": None, "layers": layers}
