@@ -11,7 +11,7 @@ import udc_tf
 from tests import networks
 from udc_tf.cli.errors import UsageError
 from udc_tf.cli.options import Options, front_runs
-from udc_tf.front import search_front
+from udc_tf.front import search_front, set_out_for_all
 from udc_tf.report.front import write_front
 from udc_tf.training_data import for_replicas
 
@@ -44,7 +44,7 @@ class TestSearchFront:
         found = {}
         for budget in _BUDGETS:
             search = _search(_BUDGETS[1])
-            search.set_out()
+            set_out_for_all(search)
             search.retarget(udc_tf.Flash(budget))
             x, y = networks.blobs(96)
             search.fit(x, y, batch_size=32, epochs=_EPOCHS, verbose=0)

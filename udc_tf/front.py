@@ -2,8 +2,9 @@
 
 During the warm-up the decisions stand still, so that one can serve every budget. It samples around
 the first guess for a budget in the middle: weights that have seen all options alike serve no
-configuration well, and those of neighbouring budgets are near. Each budget's own search goes on
-from where the warm-up ended, with a first guess of its own.
+configuration well, and those of neighbouring budgets are near. That guess is less sure than a
+single search's, to reach them. Each budget's own search goes on from where the warm-up ended, with
+a first guess of its own.
 """
 
 import os
@@ -18,6 +19,13 @@ from udc_tf import multi_worker
 from udc_tf.architecture import Architecture
 from udc_tf.cost import Target
 from udc_tf.search import SearchModel
+
+_SHARED_CERTAINTY = 6.0
+
+
+def set_out_for_all(search: SearchModel) -> None:
+    """Where a warm-up for several budgets samples."""
+    search.set_out(min(_SHARED_CERTAINTY, search.settings.certainty))
 
 
 def shared_epochs(warmup: float, epochs: int) -> int:
@@ -89,7 +97,7 @@ def search_front(
     if len(set(names)) < len(names):
         raise ValueError(f"The targets must differ. Received: {targets}")
     if not all((folder / name / "architecture.json").exists() for name in names):
-        search.set_out()
+        set_out_for_all(search)
         fit(folder / "warmup", epochs=shared, planned_epochs=epochs)
     architectures = []
     for name, target in zip(names, targets, strict=True):

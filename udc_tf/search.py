@@ -241,20 +241,19 @@ class SearchModel(TrainsInLockstep, keras.Model):
         with divergence.told_briefly():
             return super().fit(x, y, batch_size=batch_size, epochs=epochs, **kwargs)
 
-    def set_out(self) -> None:
+    def set_out(self, certainty: float | None = None) -> None:
         """Sets the decisions to the first guess for the weights as they are.
 
-        `fit` does when the warm-up ends.
+        `fit` does when the warm-up ends, with the settings' certainty.
         """
-        if not self.settings.certainty:
+        certainty = self.settings.certainty if certainty is None else certainty
+        if not certainty:
             return
         priced = zip(self.problem.plan.layers, self._kernel_layers, strict=True)
         thetas = {p.name: layer.theta for p, layer in priced}
         harms = first_guess.harms_of(self.problem.plan, thetas, self.state.options)
         valid = self.state.valid.numpy()
-        self.state.start_at(
-            first_guess.first_guess(harms, valid, self.cost_ratios, self.settings.certainty)
-        )
+        self.state.start_at(first_guess.first_guess(harms, valid, self.cost_ratios, certainty))
 
     def _plan_run(self, steps: int) -> None:
         total = self.state.steps_done() + steps

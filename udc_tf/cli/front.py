@@ -12,7 +12,7 @@ from udc_tf.cli.training import (
     train_search,
 )
 from udc_tf.cli.workdir import WorkDir
-from udc_tf.front import begin_from, shared_epochs
+from udc_tf.front import begin_from, set_out_for_all, shared_epochs
 from udc_tf.multi_worker import Workers
 
 
@@ -39,7 +39,7 @@ def search_front(
         search = make_search(middle, data, targets)
     shared = shared_epochs(middle.recipe.search.warmup, middle.recipe.search_epochs)
     say(f"search: {shared} epochs of warm-up for all {len(runs)} budgets")
-    search.set_out()
+    set_out_for_all(search)
     train_search(search, middle, top, data, say, workers, until=shared)
     for name, run in runs.items():
         work = parts[name]
