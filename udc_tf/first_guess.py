@@ -1,4 +1,4 @@
-"""Where decisions start after the warm-up: near the budget, with what harms the weights least.
+"""Where decisions start after the warm-up: near the budget, with what harms least.
 
 From uniform probabilities a short search under a tight budget spends its steps on shrinking
 everything alike, and what is cheap to keep goes with the rest. The first guess is, of all
@@ -32,9 +32,8 @@ _PRESSURES, _ROUNDS, _LARGEST_PRESSURE = 18, 8, 1e4
 # were a point behind those of 4 (Fashion-MNIST at 14x14, 9,000 bytes, one seed).
 _ROUNDING = 4.0
 _PER_HALVED_BITS = 0.03
-# Of a halving: linear, and what grows with the halvings before it. One channel of ten is worse than
-# three halvings and a bit: by 1/width two widths whose product is a kernel's size stay in balance,
-# where a logarithm would be as content with one of them next to nothing.
+# Of each halving, and what later ones cost beyond it. For widths that goes with 1/width: a kernel's
+# size is a product of two, and a logarithm would be as content with one of them next to nothing.
 _WIDTH, _NARROWNESS = 0.4, 0.1
 _PRUNING, _PRUNING_MORE = 0.08, 0.018
 _NOTHING = 1e-6

@@ -20,6 +20,7 @@ from udc_tf.architecture import Architecture
 from udc_tf.cost import Target
 from udc_tf.search import SearchModel
 
+# As sure as front.json was measured with: more, and neighbouring budgets would not be sampled.
 _SHARED_CERTAINTY = 6.0
 
 
