@@ -1,5 +1,7 @@
 """The comparison's scripts, from a run to the report, on very little."""
 
+import doctest
+import importlib
 import json
 import os
 import pathlib
@@ -16,6 +18,7 @@ import udc_tf
 from benchmarks import (
     ablation_report,
     compare,
+    compare_choices,
     compare_data,
     compare_landscape,
     compare_plan,
@@ -24,6 +27,7 @@ from benchmarks import (
     compare_sizing,
 )
 from benchmarks.compare_methods import INT8, uniform_options
+from udc_tf.models import resnet8
 from udc_tf.models.data import digits
 
 _ROOT = pathlib.Path(__file__).parents[1]
@@ -253,3 +257,36 @@ class TestLandscape:
 def _trained(method, setting, layers):
     row = {"data": "digits", "epochs": 12, "method": str(method), "setting": str(setting)}
     return {**row, "budget": None, "layers": layers}
+
+
+class TestChoices:
+    def test_designs_name_layers_of_the_network(self):
+        plan = udc_tf.make_searchable(
+            resnet8((16, 16, 3)), compare_sizing.SPACE, udc_tf.Flash("26KiB")
+        ).problem.plan
+        subjects = {kind: {d.subject for d in plan.decisions if d.kind == kind} for kind in _KINDS}
+        for design in compare_choices.DESIGNS.values():
+            assert set(design.nonzeros) <= subjects["sparsity"]
+            assert set(design.widths) <= subjects["width"]
+
+    def test_tells_choices_from_seeds(self):
+        accuracies = {"uniform, 20%": (0.60, 0.62), "the larger the sparser": (0.64, 0.66)}
+        rows = {}
+        for run in compare_choices.runs([0, 1]):
+            if run.setting in accuracies:
+                accuracy = accuracies[run.setting][run.seed]
+                rows[run.key] = {**vars(run), "validation_accuracy": accuracy, "flash_bytes": 9_999}
+        report = compare_choices.report(rows)
+        assert "| uniform, 20% | 9,999 | 60.0, 62.0 | 61.0 |" in report
+        assert "between the means 2.83, between seeds 1.41" in report
+        assert "search" not in report  # of which there are no rows
+
+
+_KINDS = ("width", "sparsity")
+
+
+class TestExamples:
+    @pytest.mark.parametrize("name", ["choices", "data", "landscape", "methods"])
+    def test_in_docstrings(self, name):
+        found = doctest.testmod(importlib.import_module(f"benchmarks.compare_{name}"))
+        assert found.attempted and not found.failed
