@@ -4,6 +4,8 @@
     python -m benchmarks.compare --only_report           # table and picture from what there is
     python -m benchmarks.compare --data=fashion --methods=udc,uniform --seeds=0 --max_minutes=60
     python -m benchmarks.compare --images=8000 --results=benchmarks/compare_short.json
+    python -m benchmarks.compare --data=cifar_ds_cnn --methods=udc,uniform,int8_width,int8_full \\
+        --results=benchmarks/compare_ds_cnn.json         # another network
 
 Every run adds its row to compare.json; compare.md is the table, compare.png the picture. Several
 processes may share the work (start the same command again): a run is claimed by a lock, so none is
@@ -118,7 +120,7 @@ def compare(given) -> str:
         return compare_full.run(given.data, given.methods, cache, rows.path, given.only_report)
     sizes = {}
     for name in given.data:
-        if name == "cifar" and not (given.only_report or compare_data.has_cifar(cache)):
+        if name.startswith("cifar") and not (given.only_report or compare_data.has_cifar(cache)):
             logging.warning("Without cifar: its files are not on this machine.")
             continue
         budgets = [int(b) for b in given.budgets] or compare_data.BUDGETS[name]
