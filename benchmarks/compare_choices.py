@@ -77,12 +77,11 @@ DESIGNS = {
         widths={"block3_conv1": 0.5},
     ),
 }
-_FROM_UNIFORM = {"certainty": 0.0}
 # Name -> epochs, settings.
 SEARCHES = {
     "1 epoch": (1, {"warmup": 0.5}),  # as in compare.py
     "8 epochs": (8, {}),
-    "8 epochs from uniform probabilities": (8, _FROM_UNIFORM),
+    "8 epochs from uniform probabilities": (8, {"certainty": 0.0}),
 }
 
 

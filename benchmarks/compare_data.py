@@ -4,6 +4,7 @@ import dataclasses
 import io
 import itertools
 import pathlib
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -27,8 +28,7 @@ class Task:
     Attributes:
         train, validation, test: inputs and classes. What is chosen is chosen by `validation`.
         budgets: bytes of the compiled file, the tightest first.
-        filters: of the residual network's three blocks; of all layers of a DS-CNN, if it is one
-            number.
+        model: makes the network, from an input shape, a number of classes and `filters`.
     """
 
     name: str
@@ -36,7 +36,8 @@ class Task:
     validation: Arrays
     test: Arrays
     budgets: tuple[int, ...]
-    filters: tuple[int, int, int] | int = (16, 32, 64)
+    model: Callable[..., keras.Model] = resnet8
+    filters: tuple[int, ...] | int = (16, 32, 64)
     batch_size: int = 64
 
     @property
@@ -44,8 +45,7 @@ class Task:
         return self.train[0].shape[1:]
 
     def network(self) -> keras.Model:
-        network = ds_cnn if isinstance(self.filters, int) else resnet8
-        return network(self.input_shape, 10, self.filters)
+        return self.model(self.input_shape, 10, self.filters)
 
 
 # In the tightest, int8 by width alone has few channels (the space ends at some 6,300 bytes). The
@@ -86,8 +86,8 @@ def load(name: str, images: int, cache: pathlib.Path) -> Task:
         (found.scaling(halved(found.part(p).x[:n])), np.asarray(found.part(p).y[:n], np.int32))
         for p, n in limits.items()
     ]
-    filters = {"filters": 64} if name == "cifar_ds_cnn" else {}
-    return Task(name, *arrays, BUDGETS[name], **filters)
+    network = {"model": ds_cnn, "filters": 64} if name == "cifar_ds_cnn" else {}
+    return Task(name, *arrays, BUDGETS[name], **network)
 
 
 def halved(images: np.ndarray) -> np.ndarray:

@@ -35,6 +35,8 @@ def run(
     only_report: bool,
 ) -> str:
     """Does what is missing; two processes may share the work if their `methods` differ."""
+    if unknown := set(names) - set(RECIPES):
+        raise ValueError(f"--full takes {', '.join(RECIPES)}. Received: {', '.join(unknown)}")
     path = beside.with_name(f"{beside.stem}_full.json")
     for name in [] if only_report else names:
         folder = None if name == "fashion" else compare_data.unpacked_cifar(cache)

@@ -15,6 +15,7 @@ from benchmarks.compare_data import Task
 from benchmarks.compare_methods import Stopwatch, channels_of, int8_accuracies, widest_uniform
 from benchmarks.compare_rows import Row, Run
 from benchmarks.compare_sizing import Bench
+from udc_tf.models import resnet8
 
 SPARSITIES = (0.5, 0.75)
 _ATTEMPTS = 4  # the first is short
@@ -32,6 +33,8 @@ def prune_and_quantize(bench: Bench, run: Run) -> Row:
     A short training tells how TFMOT's weights compress; if the real one then ends above the budget,
     a narrower network is trained. Only the training of the last one is counted.
     """
+    if bench.task.model is not resnet8:
+        raise ValueError(f"TFMOT is compared on ResNet8 only. Received: the task {run.data!r}")
     sparsity = float(run.setting.split("%")[0]) / 100
     target = wanted = bench.target(run.budget)
     for attempt in range(_ATTEMPTS):

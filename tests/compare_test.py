@@ -25,9 +25,10 @@ from benchmarks import (
     compare_report,
     compare_rows,
     compare_sizing,
+    compare_tfmot,
 )
 from benchmarks.compare_methods import INT8, uniform_options
-from udc_tf.models import resnet8
+from udc_tf.models import ds_cnn, resnet8
 from udc_tf.models.data import digits
 
 _ROOT = pathlib.Path(__file__).parents[1]
@@ -283,6 +284,18 @@ class TestChoices:
 
 
 _KINDS = ("width", "sparsity")
+
+
+class TestOtherNetworks:
+    def test_tfmot_and_full_size_say_what_they_take(self, tmp_path):
+        task = compare_data.Task("other", *[(np.zeros((1, 8, 8, 1)), None)] * 3, (), ds_cnn, 64)
+        assert task.network().name == "ds_cnn"
+        run = compare_rows.Run("other", "tfmot", "50% zeros", 9_000, 0, 2, 1)
+        with pytest.raises(ValueError, match="Received: the task 'other'"):
+            compare_tfmot.prune_and_quantize(compare_sizing.Bench(task, tmp_path), run)
+        options = _options(tmp_path, data=["cifar_ds_cnn"], full=True)
+        with pytest.raises(ValueError, match="Received: cifar_ds_cnn"):
+            compare.compare(options)
 
 
 class TestExamples:
