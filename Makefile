@@ -15,7 +15,7 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 	@touch $@
 
 demo: $(VENV)/.installed  ## search, finetune, export, compile, verify, report on the embedded data
-	$(RUN) -m udc_tf.demo
+	$(RUN) -m udc_tf.cli.demo
 
 # Two workers fill two cores: more threads each would only wait for one another.
 test: export TF_NUM_INTRAOP_THREADS ?= 1

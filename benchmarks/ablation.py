@@ -31,8 +31,8 @@ from benchmarks import ablation_report, compare_data
 from benchmarks.compare_methods import Stopwatch, deployed, proposed, searched
 from benchmarks.compare_rows import Row, Rows, Run
 from benchmarks.compare_sizing import SPACE, Bench
-from udc_tf import decisions
-from udc_tf.compaction import Configuration, LayerChoice
+from udc_tf.compact.build import Configuration, LayerChoice
+from udc_tf.search import decisions
 
 RESULTS = pathlib.Path(__file__).with_suffix(".json")
 _ONE = {"samples": 1}
@@ -94,9 +94,9 @@ def part(bench: Bench, run: Run, finetune_epochs: int) -> Row:
 
 def number_format(bench: Bench, run: Run) -> Row:
     """A half-wide network of few non-zeros, trained from scratch in one number format."""
-    from udc_tf.channels import ChannelGroups
-    from udc_tf.compaction import Compactor
-    from udc_tf.graph import trace
+    from udc_tf.compact.build import Compactor
+    from udc_tf.graph.channel_groups import ChannelGroups
+    from udc_tf.graph.trace import trace
     from udc_tf.models import resnet8
 
     name, bits, density = run.setting.split(", ")

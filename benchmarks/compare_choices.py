@@ -35,9 +35,9 @@ from benchmarks.compare_data import Task
 from benchmarks.compare_methods import Stopwatch, proposed, searched, trained_and_deployed
 from benchmarks.compare_rows import Row, Rows, Run
 from benchmarks.compare_sizing import SPACE, Bench, statistics_batches
-from udc_tf.extraction import architecture_of, chosen_options
 from udc_tf.files import replaced_atomically
 from udc_tf.models import data as data_sets
+from udc_tf.search.extract import architecture_of, chosen_options
 
 RESULTS = pathlib.Path(__file__).with_suffix(".json")
 EPOCHS, IMAGES, UNSEEN = 12, 24_000, 21_000

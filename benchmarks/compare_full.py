@@ -15,12 +15,12 @@ import udc_tf
 from benchmarks import compare_data
 from benchmarks.compare_data import Task
 from benchmarks.compare_methods import INT8, Stopwatch, int8_accuracies, parse_uniform
-from udc_tf.channels import ChannelGroups
 from udc_tf.cli.commands import main as udc
 from udc_tf.cli.workdir import WorkDir
-from udc_tf.compaction import Compactor, Configuration, LayerChoice
+from udc_tf.compact.build import Compactor, Configuration, LayerChoice
 from udc_tf.files import replaced_atomically
-from udc_tf.graph import trace
+from udc_tf.graph.channel_groups import ChannelGroups
+from udc_tf.graph.trace import trace
 from udc_tf.models import data as data_sets
 from udc_tf.models import recipes
 

@@ -5,7 +5,7 @@
 Of every network whose layers are known (uniform ones, and what UDC and plain search chose) the
 features are means over its layers, each layer counting alike: halvings of its channels and of its
 weights, shares of layers with few bits; and whether a search took an epoch of its training. What
-the fit says of halvings is about what `udc_tf.first_guess` takes for harm. Accuracies are those on
+the fit says of halvings is about what `udc_tf.search.start` takes for harm. Accuracies are those on
 validation images.
 """
 

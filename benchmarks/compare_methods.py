@@ -32,14 +32,14 @@ from benchmarks.compare_sizing import (
     sized,
     statistics_batches,
 )
-from udc_tf import decisions
-from udc_tf.divergence import DivergedError, not_finite
 from udc_tf.export import tflite_file
 from udc_tf.export.errors import BudgetError
 from udc_tf.export.integer_network import Quantization
-from udc_tf.extraction import architecture_of, describe
-from udc_tf.plan import Plan
-from udc_tf.repair import preferences
+from udc_tf.search import decisions
+from udc_tf.search.extract import architecture_of, describe
+from udc_tf.search.plan import Plan
+from udc_tf.search.repair import preferences
+from udc_tf.training.divergence import DivergedError, not_finite
 
 # bits, non-zeros: each with the largest width that fits. The first is int8 by width alone. Dense 4
 # bits and 2 bits of 50% were in the grid once, and never its best (three budgets, one seed, runs of

@@ -13,9 +13,9 @@ import udc_tf
 from benchmarks.compare_data import Task
 from udc_tf.export.int8 import to_int8
 from udc_tf.export.size_calibration import DEFAULT_CONFIGURATIONS
-from udc_tf.extraction import architecture_of
-from udc_tf.repair import Budget, extreme, repair
-from udc_tf.searchable import reachable_range
+from udc_tf.search.extract import architecture_of
+from udc_tf.search.make import reachable_range
+from udc_tf.search.repair import Budget, extreme, repair
 
 SPACE = "ethos_u55"
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -21,7 +21,7 @@ import udc_tf.export
 from udc_tf import models
 from udc_tf.files import replaced_atomically
 from udc_tf.models.data.digits import digits
-from udc_tf.searchable import reachable_range
+from udc_tf.search.make import reachable_range
 
 _WORKDIR = flags.DEFINE_string(
     "workdir",

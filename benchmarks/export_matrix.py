@@ -21,7 +21,7 @@ import numpy as np
 from absl import app, flags
 from export_networks import NETWORKS, random_compact, random_inputs, task, trained_compact
 
-from udc_tf.export import int8, tflm, vela
+from udc_tf.export import int8, tflm_check, vela
 from udc_tf.files import replaced_atomically
 
 _UNTRAINED = flags.DEFINE_bool("untrained", False, "Random weights instead of trained ones.")
@@ -41,7 +41,7 @@ def case(name: str, seed: int, bits: int) -> dict:
     unseen = [inputs(model, _SAMPLES.value, rng)]
     checks = int8.checked_codes(model, exact)
     reference = _reference(model, exact, unseen[0])
-    difference = np.abs(tflm.run(exact.content, exact.quantize_inputs(unseen))[0] - reference)
+    difference = np.abs(tflm_check.run(exact.content, exact.quantize_inputs(unseen))[0] - reference)
     step = float(exact.quantizations[exact.network.inputs[0]].scale)
     moved = unseen[0] + step * (rng.random(unseen[0].shape) < 0.01)
     own = np.abs(_reference(model, exact, moved.astype("float32")) - reference)

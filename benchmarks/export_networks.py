@@ -6,14 +6,14 @@ import tensorflow as tf
 from keras import layers as kl
 
 from udc_tf import models
-from udc_tf.calibration import recalibrate
-from udc_tf.channels import ChannelGroups
-from udc_tf.compaction import Compactor, Configuration, LayerChoice
-from udc_tf.conversion import kernel_kind
-from udc_tf.double_rounding import match_double_rounding
-from udc_tf.finetuner import Crossentropy, activation_quantizers, gives_probabilities
-from udc_tf.graph import trace
-from udc_tf.whole_biases import make_biases_whole
+from udc_tf.compact.build import Compactor, Configuration, LayerChoice
+from udc_tf.finetune.double_rounding import match_double_rounding
+from udc_tf.finetune.statistics import recalibrate
+from udc_tf.finetune.step import Crossentropy, activation_quantizers, gives_probabilities
+from udc_tf.finetune.whole_biases import make_biases_whole
+from udc_tf.graph.channel_groups import ChannelGroups
+from udc_tf.graph.conversion import kernel_kind
+from udc_tf.graph.trace import trace
 
 NETWORKS = {
     "resnet8": lambda: models.resnet8(softmax=True),

@@ -7,9 +7,9 @@ import keras
 import numpy as np
 from keras import layers as kl
 
-from udc_tf.channels import ChannelGroups
-from udc_tf.compaction import Compactor, Configuration, LayerChoice
-from udc_tf.graph import trace
+from udc_tf.compact.build import Compactor, Configuration, LayerChoice
+from udc_tf.graph.channel_groups import ChannelGroups
+from udc_tf.graph.trace import trace
 
 DEBIAN = pathlib.Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
 

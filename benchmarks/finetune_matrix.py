@@ -18,9 +18,9 @@ import tensorflow as tf
 from absl import app, flags
 
 from benchmarks.finetune_data import compact, fashion_mnist_14, resnet8
-from udc_tf.finetuner import kernel_layers
-from udc_tf.finetuning import finetune
-from udc_tf.stages import Cosine, Stages
+from udc_tf.finetune.run import finetune
+from udc_tf.finetune.stages import Cosine, Stages
+from udc_tf.finetune.step import kernel_layers
 
 HERE = pathlib.Path(__file__).parent
 RESULTS, TABLE = HERE / "finetune_matrix.json", HERE / "finetune_matrix.md"

@@ -25,7 +25,7 @@ import tensorflow as tf
 import udc_tf
 from benchmarks.finetune_data import fashion_mnist_14, resnet8
 from udc_tf.files import replaced_atomically
-from udc_tf.front import shared_epochs
+from udc_tf.search.front import shared_epochs
 
 RESULTS = pathlib.Path(__file__).with_suffix(".json")
 BUDGETS = ("11KiB", "14KiB", "18KiB")

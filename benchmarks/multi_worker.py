@@ -51,7 +51,7 @@ def worker(name: str, core: int, samples: int) -> None:
     import tensorflow as tf
 
     import udc_tf
-    from udc_tf.multi_worker import Workers, leave
+    from udc_tf.training.workers import Workers, leave
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     workers, case = Workers.from_environment(), CASES[name]

@@ -22,7 +22,7 @@ import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from tests import npu_corruption
+from tests.support import npu_corruption
 
 HERE = pathlib.Path(__file__).parent
 ANCHORS = HERE.parents[1] / "shared" / "anchors" / "mlperf_tiny"
@@ -31,7 +31,7 @@ CHUNK = 1000  # files a process
 
 
 def _files() -> list[bytes]:
-    from tests import npu_networks as nets
+    from tests.support import npu_networks as nets
 
     models = [nets.random_network(seed) for seed in (5, 11, 19)]
     models += [path.read_bytes() for path in sorted(ANCHORS.glob("*.tflite"))]

@@ -21,7 +21,7 @@ import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from tests import npu_networks as nets
+from tests.support import npu_networks as nets
 from udc_tf.export.npu import NpuNetwork
 from udc_tf.export.npu.trace import trace
 from udc_tf.export.runners.tflm import TflmRunner

@@ -22,7 +22,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests import npu_networks as nets
+from tests.support import npu_networks as nets
 from udc_tf.export.npu import NpuNetwork
 
 HERE = pathlib.Path(__file__).parent

@@ -22,7 +22,7 @@ import keras
 import numpy as np
 
 import udc_tf
-from tests import npu_networks as nets
+from tests.support import npu_networks as nets
 from udc_tf import models
 from udc_tf.export.npu import NpuNetwork
 

@@ -18,7 +18,7 @@ import udc_tf
 from udc_tf.files import replaced_atomically
 from udc_tf.models import ds_cnn, resnet8, small_cnn
 from udc_tf.models.data.digits import digits
-from udc_tf.searchable import reachable_range
+from udc_tf.search.make import reachable_range
 
 RESULTS = pathlib.Path(__file__).with_suffix(".json")
 NETWORKS = {

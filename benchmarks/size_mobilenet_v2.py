@@ -17,15 +17,15 @@ import numpy as np
 from absl import app
 
 from udc_tf import models
-from udc_tf.architecture import get_layer_weights
-from udc_tf.channels import ChannelGroups
-from udc_tf.compaction import Compactor, Configuration, LayerChoice, carry_weights
-from udc_tf.conversion import kernel_kind
+from udc_tf.compact.architecture import get_layer_weights
+from udc_tf.compact.build import Compactor, Configuration, LayerChoice, carry_weights
 from udc_tf.export import vela
 from udc_tf.export.int8 import to_int8
 from udc_tf.export.lowering import lower
 from udc_tf.files import replaced_atomically
-from udc_tf.graph import trace
+from udc_tf.graph.channel_groups import ChannelGroups
+from udc_tf.graph.conversion import kernel_kind
+from udc_tf.graph.trace import trace
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
 
 BITS = (1, 2, 4, 8)

@@ -14,7 +14,7 @@ from absl import app
 from export_networks import random_compact, random_inputs
 from tflite_micro import compression
 
-from udc_tf.export import int8, lut_compression, tflite_file, tflm
+from udc_tf.export import int8, lut_compression, tflite_file, tflm_check
 from udc_tf.files import replaced_atomically
 
 NETWORKS, BITS = ("resnet8", "ds_cnn"), (1, 2, 4)
@@ -34,12 +34,12 @@ def case(name: str, bits: int) -> dict:
     data = random_inputs(model, 16, rng)
     exact = int8.to_int8(model, data)
     codes = exact.quantize_inputs([data])
-    (golden,) = tflm.run(exact.content, codes)
+    (golden,) = tflm_check.run(exact.content, codes)
     row = {"tflite_bytes": len(exact.content)}
     forms = {"a table a tensor": one_table_a_tensor, "tables as scales": lut_compression.compress}
     for form, compress in forms.items():
         content = compress(exact.content)
-        (outputs,) = tflm.run(content, codes)
+        (outputs,) = tflm_check.run(content, codes)
         difference = np.abs(outputs.astype(int) - golden)
         row[form] = {
             "bytes": len(content),

@@ -18,11 +18,11 @@ from absl import app, flags, logging
 import udc_tf
 import udc_tf.export
 from udc_tf import models
-from udc_tf.channels import ChannelGroups
-from udc_tf.compaction import Compactor, Configuration, LayerChoice
-from udc_tf.export import int8, tflm
+from udc_tf.compact.build import Compactor, Configuration, LayerChoice
+from udc_tf.export import int8, tflm_check
 from udc_tf.files import replaced_atomically
-from udc_tf.graph import trace
+from udc_tf.graph.channel_groups import ChannelGroups
+from udc_tf.graph.trace import trace
 from udc_tf.models.data.digits import digits
 
 _EPOCHS = flags.DEFINE_integer("epochs", 12, "Of finetuning.")
@@ -47,7 +47,7 @@ def case(tiny: keras.Model, deployment: str, calibration, test) -> dict:
             tiny, folder, calibration=calibration, deployment=deployment, golden_samples=1
         )
         exact = int8.to_int8(tiny, calibration, deployment)
-        (outputs,) = tflm.run(exact.content, exact.quantize_inputs([x]))
+        (outputs,) = tflm_check.run(exact.content, exact.quantize_inputs([x]))
         return {
             "flash_bytes": result.flash_bytes,
             "sram_bytes": result.sram_bytes,

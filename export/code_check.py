@@ -9,8 +9,8 @@ import dataclasses
 import keras
 import numpy as np
 
-from udc_tf import conversion
 from udc_tf.export import tflite_file
+from udc_tf.graph import conversion
 
 # From TFLite's layout to Keras' kernel with its output channels last.
 _CHANNELS_LAST = {

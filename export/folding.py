@@ -10,9 +10,10 @@ import dataclasses
 import keras
 import numpy as np
 
-from udc_tf import conversion, number_format
 from udc_tf.export.errors import ConversionError
 from udc_tf.export.integer_network import WEIGHT_MAX, Kernel
+from udc_tf.graph import conversion
+from udc_tf.quantize import number_format
 
 # Where a layer's output channels are, in Keras and in TFLite, and how to get from one to the other.
 _TO_TFLITE = {

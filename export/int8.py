@@ -10,21 +10,21 @@ from typing import Any
 import keras
 import numpy as np
 
-from udc_tf.divergence import not_finite
 from udc_tf.export import (
     bias_rounding,
     code_check,
     dense_scale,
     folding,
+    ranges,
     simulation,
     tflite_file,
     tflite_writer,
     two_tensors,
 )
-from udc_tf.export import calibration as calibrating
 from udc_tf.export.errors import ConversionError
 from udc_tf.export.integer_network import IntegerNetwork, Quantization, Step
 from udc_tf.export.lowering import lower
+from udc_tf.training.divergence import not_finite
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,8 +90,8 @@ def to_int8(model: keras.Model, calibration: Any = None, deployment: str = "sing
     network, shifts = lower(model), {}
     if deployment == "two_tensors":
         shifts, network = two_tensors.shifts(network), two_tensors.split(network)
-    samples = None if calibration is None else calibrating.take_samples(calibration, network)
-    network, quantizations = calibrating.quantize_values(network, samples)
+    samples = None if calibration is None else ranges.take_samples(calibration, network)
+    network, quantizations = ranges.quantize_values(network, samples)
     for step in network.kernels:
         scales = [quantizations[i].scale for i in (step.inputs[0], step.output)]
         step.kernel = folding.within_int32(step.kernel, *scales)

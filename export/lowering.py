@@ -11,11 +11,11 @@ import keras
 import numpy as np
 from keras import layers as kl
 
-from udc_tf import conversion
 from udc_tf.export import folding
 from udc_tf.export.errors import ConversionError
 from udc_tf.export.integer_network import IntegerNetwork, Kernel, Step, Value
-from udc_tf.graph import Graph, Node, TensorRef, trace
+from udc_tf.graph import conversion
+from udc_tf.graph.trace import Graph, Node, TensorRef, trace
 from udc_tf.layers.activation_quantizer import FIXED_RANGES, ActivationQuantizer
 from udc_tf.layers.choice import Mix
 

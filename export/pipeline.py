@@ -12,23 +12,23 @@ import keras
 import numpy as np
 from absl import logging
 
-from udc_tf.cost import Flash, parse_bytes
-from udc_tf.double_rounding import match_double_rounding
+from udc_tf.cost.targets import Flash, parse_bytes
 from udc_tf.export import (
     c_source,
     lut_compression,
     manifest,
+    ranges,
     size_truth,
-    tflm,
+    tflm_check,
     tightening,
     two_tensors,
     vela,
 )
-from udc_tf.export import calibration as calibrating
 from udc_tf.export.errors import BudgetError, ExportError
 from udc_tf.export.int8 import Int8Model, to_int8
 from udc_tf.export.lowering import lower
-from udc_tf.whole_biases import make_biases_whole
+from udc_tf.finetune.double_rounding import match_double_rounding
+from udc_tf.finetune.whole_biases import make_biases_whole
 
 _NAME = "model"
 _MARGIN = 1.02  # of what is to be saved in a round of tightening
@@ -136,7 +136,7 @@ def export(
     out_dir = pathlib.Path(out_dir)
     samples = None
     if calibration is not None:
-        samples = calibrating.take_samples(calibration, lower(model))
+        samples = ranges.take_samples(calibration, lower(model))
     with _work_folder(out_dir) as folder:
         model, exact, compiled, rounds = _compile_within(
             model,
@@ -312,7 +312,7 @@ def _write_all(staged, exact: Int8Model, compiled, content, samples, golden_samp
     (staged / f"{_NAME}_vela.c").write_text(c_source.source(f"{_NAME}_vela", content))
     inputs = _golden_inputs(exact, samples, golden_samples)
     codes = exact.quantize_inputs(inputs)
-    outputs = tflm.run(exact.content, codes)
+    outputs = tflm_check.run(exact.content, codes)
     for kind, arrays in (("input", codes), ("output", outputs)):
         for number, array in enumerate(arrays):
             np.save(staged / "golden" / f"{kind}_{number}.npy", array)
@@ -341,7 +341,7 @@ def _write_lut(staged: pathlib.Path, exact: Int8Model) -> dict[str, Any]:
         return [np.load(staged / "golden" / f"{kind}_{n}.npy") for n in range(count)]
 
     inputs = golden("input", len(exact.network.inputs))
-    outputs = tflm.run(content, inputs)
+    outputs = tflm_check.run(content, inputs)
     lut_compression.check_equal(outputs, golden("output", len(exact.network.outputs)))
     (staged / f"{_NAME}_lut.tflite").write_bytes(content)
     tensors = len(lut_compression.worthwhile(exact.content))

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from udc_tf import quantizers
 from udc_tf.export.integer_network import (
     INT8_MAX,
     INT8_MIN,
@@ -20,6 +19,7 @@ from udc_tf.export.integer_network import (
     Step,
     bias_scales,
 )
+from udc_tf.quantize import quantizers
 
 
 def run(

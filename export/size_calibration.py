@@ -16,14 +16,14 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
-from udc_tf.cost import Flash, SizeModel
+from udc_tf.cost.targets import Flash, SizeModel
 from udc_tf.export import size_truth, vela
 from udc_tf.export.int8 import to_int8
-from udc_tf.extraction import architecture_of
 from udc_tf.files import replaced_atomically
-from udc_tf.repair import Budget, extreme, repair
-from udc_tf.searchable import make_searchable
-from udc_tf.space import SearchSpace
+from udc_tf.search.extract import architecture_of
+from udc_tf.search.make import make_searchable
+from udc_tf.search.repair import Budget, extreme, repair
+from udc_tf.search.space import SearchSpace
 
 DEFAULT_CONFIGURATIONS = 16
 _FORMAT = 3

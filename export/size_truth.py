@@ -10,7 +10,7 @@ import dataclasses
 
 import numpy as np
 
-from udc_tf.counts import binary_entropy
+from udc_tf.cost.counts import binary_entropy
 from udc_tf.export.integer_network import IntegerNetwork, Kernel
 from udc_tf.export.vela import VelaResult
 

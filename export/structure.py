@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from keras import layers as kl
 
-from udc_tf.graph import Node
+from udc_tf.graph.trace import Node
 
 
 def operator_of(node: Node) -> tuple[str | None, dict[str, Any]]:

@@ -7,12 +7,12 @@ from typing import Any
 import keras
 
 from udc_tf import models
-from udc_tf.augment import Augmentation
-from udc_tf.cost import Flash, Macs, Target
+from udc_tf.cost.targets import Flash, Macs, Target
+from udc_tf.finetune.stages import Cosine, Stages
 from udc_tf.models.data.augmentation import Turning
-from udc_tf.settings import SearchSettings
-from udc_tf.space import SearchSpace
-from udc_tf.stages import Cosine, Stages
+from udc_tf.search.settings import SearchSettings
+from udc_tf.search.space import SearchSpace
+from udc_tf.training.image_augmentation import Augmentation
 
 TASKS = ("classification", "reconstruction", "super_resolution")
 

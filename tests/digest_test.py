@@ -17,7 +17,7 @@ import pytest
 import tensorflow as tf
 
 import udc_tf
-from tests import networks
+from tests.support import networks
 from udc_tf.export.int8 import to_int8
 
 STORED = pathlib.Path(__file__).with_name("digests.json")

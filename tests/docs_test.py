@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 import re
 import subprocess
 import textwrap
@@ -10,10 +9,10 @@ import textwrap
 import pytest
 
 import udc_tf
+from tests.support.paths import ROOT
 from udc_tf.models import recipes, small_cnn
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
-_DOCS = sorted((_ROOT / "docs").glob("*.md"))
+_DOCS = sorted((ROOT / "docs").glob("*.md"))
 
 
 def _code(text, language="python"):
@@ -28,11 +27,11 @@ class TestDocs:
                 assert (path.parent / link).exists(), link
 
     def test_every_recipe_is_in_the_table(self):
-        text = (_ROOT / "docs" / "recipes.md").read_text()
+        text = (ROOT / "docs" / "recipes.md").read_text()
         assert [name for name in recipes.RECIPES if f"`{name}`" not in text] == []
 
     def test_example_of_a_cost_model_searches(self):
-        (example,) = _code((_ROOT / "docs" / "extending.md").read_text())
+        (example,) = _code((ROOT / "docs" / "extending.md").read_text())
         names = {"__name__": "extending"}
         exec(example, names)
         target = [udc_tf.Flash("20KiB"), names["Weights"](2_000)]
@@ -73,13 +72,13 @@ class TestClusterExamples:
         return {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
 
     def test_slurm(self, tmp_path):
-        text = (_ROOT / "docs" / "scale.md").read_text()
+        text = (ROOT / "docs" / "scale.md").read_text()
         (script,) = (code for code in _code(text, "sh") if "SBATCH" in code)
         told = self._told(script, tmp_path, SLURM_JOB_NODELIST="node[1-2]")
         assert told == [self._config(self._HOSTS, i) for i in range(2)]
 
     def test_kubernetes(self, tmp_path):
-        (text,) = _code((_ROOT / "docs" / "scale.md").read_text(), "yaml")
+        (text,) = _code((ROOT / "docs" / "scale.md").read_text(), "yaml")
         script = textwrap.dedent(re.search(r"args:\n +- \|\n(.*?) +ports:", text, re.DOTALL)[1])
         told = self._told(script, tmp_path, JOB_COMPLETION_INDEX="1")
         assert told == [self._config(("udc-0.udc", "udc-1.udc"), 1)]

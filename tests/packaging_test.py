@@ -1,4 +1,4 @@
-"""The package as others get it: a wheel, Bazel targets, import names, one-way dependencies."""
+"""The package as others get it: a wheel, Bazel targets, import names."""
 
 import ast
 import collections
@@ -11,18 +11,18 @@ import zipfile
 
 import pytest
 
-_ROOT = pathlib.Path(__file__).parents[1]
+from tests.support.paths import ROOT
 
 
 def _tracked(pattern: str) -> list[str]:
     """Files of the tree by pattern, without what is ignored; links are not followed."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", pattern],
-        cwd=_ROOT, capture_output=True, text=True,
+        cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     if listed.returncode:
         pytest.skip("not a git checkout: the list of source files comes from git")
-    return [f for f in listed.stdout.split() if (_ROOT / f).exists()]
+    return [f for f in listed.stdout.split() if (ROOT / f).exists()]
 
 
 def _under_package(path: str) -> str:
@@ -39,7 +39,7 @@ class TestWheel:
         source.mkdir()
         for file in _tracked("*"):
             (source / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(_ROOT / file, source / file, follow_symlinks=False)
+            shutil.copy2(ROOT / file, source / file, follow_symlinks=False)
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
         build = ["wheel", ".", "--no-deps", "--no-build-isolation", "-w", str(folder)]
         subprocess.run([*pip, *build], cwd=source, check=True, capture_output=True)
@@ -81,7 +81,7 @@ class TestBazel:
 
         def files(patterns, exclude=()):
             def found(patterns):
-                return {str(p.relative_to(_ROOT)) for g in patterns for p in _glob(g)}
+                return {str(p.relative_to(ROOT)) for g in patterns for p in _glob(g)}
 
             return sorted(found(patterns) - found(exclude))
 
@@ -92,7 +92,7 @@ class TestBazel:
             "load": lambda *_: None, "package": lambda **_: None, "glob": files,
             "py_library": rule, "py_test": rule,
         }  # fmt: skip
-        exec(compile((_ROOT / "BUILD").read_text(), "BUILD", "exec"), names)
+        exec(compile((ROOT / "BUILD").read_text(), "BUILD", "exec"), names)
         return targets
 
     def test_every_file_is_in_exactly_one_target(self):
@@ -107,8 +107,8 @@ class TestBazel:
             f"labels({what}, //:all)" for what in ("srcs", "data", "deps")
         )
         query = ["bazel", f"--output_user_root={tmp_path}", "query", everything]
-        done = subprocess.run(query, cwd=_ROOT, capture_output=True, text=True, timeout=300)
-        subprocess.run([*query[:2], "shutdown"], cwd=_ROOT, capture_output=True)
+        done = subprocess.run(query, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        subprocess.run([*query[:2], "shutdown"], cwd=ROOT, capture_output=True)
         assert done.returncode == 0, done.stderr[-2000:]
         listed = set(done.stdout.split())
         for name, sources in self._targets().items():
@@ -120,13 +120,13 @@ def _glob(pattern: str) -> list[pathlib.Path]:
     """Like Bazel's: links to folders are followed."""
     import glob
 
-    found = glob.glob(str(_ROOT / pattern), recursive=True)
+    found = glob.glob(str(ROOT / pattern), recursive=True)
     if "**" in pattern:
         # Python's ** does not go through links; name the two there are.
         for link in ("models", "export"):
             base = f"udc_tf/{link}/"
             if pattern.startswith("udc_tf/**"):
-                found += glob.glob(str(_ROOT / base / pattern[len("udc_tf/") :]), recursive=True)
+                found += glob.glob(str(ROOT / base / pattern[len("udc_tf/") :]), recursive=True)
     return [pathlib.Path(f) for f in dict.fromkeys(found) if os.path.isfile(f)]
 
 
@@ -135,7 +135,7 @@ class TestDependencies:
 
     def _imports(self, path: str) -> set[str]:
         names = set()
-        for node in ast.walk(ast.parse((_ROOT / path).read_text())):
+        for node in ast.walk(ast.parse((ROOT / path).read_text())):
             if isinstance(node, ast.Import):
                 names |= {a.name for a in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
@@ -144,7 +144,7 @@ class TestDependencies:
         return names
 
     def test_core_knows_neither_models_nor_export(self):
-        on_top = ("udc_tf/cli/", "udc_tf/demo.py", "udc_tf/report")
+        on_top = ("udc_tf/cli/", "udc_tf/report")
         for path in _tracked("udc_tf/*.py"):
             if not path.startswith(on_top):
                 wrong = {
@@ -158,4 +158,4 @@ class TestDependencies:
             bare = {n for n in self._imports(path) if n.split(".")[0] in ("models", "export")}
             assert not bare, path
             if "tfmot" not in path:
-                assert "tf." + "keras" not in (_ROOT / path).read_text(), path
+                assert "tf." + "keras" not in (ROOT / path).read_text(), path

@@ -11,25 +11,25 @@ result = udc_tf.export.export(tiny, "out/", target=udc_tf.Flash("32KiB"), calibr
 import importlib
 
 # All of it now, not on first use: `keras.saving.load_model` finds only layers that are imported.
-from udc_tf.architecture import Architecture
-from udc_tf.augment import Augmentation
-from udc_tf.cost import Flash, Macs, PaperSize, SizeModel
-from udc_tf.finetuning import finetune
-from udc_tf.front import search_front
+from udc_tf.compact.architecture import Architecture
+from udc_tf.compact.summary import summary_bits
+from udc_tf.cost.targets import Flash, Macs, PaperSize, SizeModel
+from udc_tf.finetune.run import finetune
+from udc_tf.finetune.stages import Cosine, Stages
 from udc_tf.layers.choice import Choice
-from udc_tf.layers.searchable import (
+from udc_tf.layers.searchable_kernels import (
     UDCConv2D,
     UDCConv2DTranspose,
     UDCDense,
     UDCDepthwiseConv2D,
 )
-from udc_tf.schedules import CosineOverRun
-from udc_tf.search import SearchModel
-from udc_tf.searchable import make_searchable
-from udc_tf.settings import SearchSettings
-from udc_tf.space import SearchSpace
-from udc_tf.stages import Cosine, Stages
-from udc_tf.weight_summary import summary_bits
+from udc_tf.search.front import search_front
+from udc_tf.search.make import make_searchable
+from udc_tf.search.model import SearchModel
+from udc_tf.search.settings import SearchSettings
+from udc_tf.search.space import SearchSpace
+from udc_tf.training.image_augmentation import Augmentation
+from udc_tf.training.schedules import CosineOverRun
 
 __all__ = [
     "Architecture",

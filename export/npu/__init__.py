@@ -7,7 +7,7 @@ one. `udc_tf.export.dense_scale` keeps our own dense layers clear of that. The e
 compared with silicon or with Arm's own models.
 """
 
-from udc_tf.export.npu.errors import (
+from udc_tf.export.npu.faults import (
     AccumulatorOverflowError,
     CommandError,
     ContainerError,

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from udc_tf.export.npu.errors import ContainerError, WorkLimitError
+from udc_tf.export.npu.faults import ContainerError, WorkLimitError
 from udc_tf.export.npu.flatbuffer import Table
 from udc_tf.export.npu.operator_names import OPERATOR_NAMES
 

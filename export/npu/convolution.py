@@ -12,7 +12,7 @@ import dataclasses
 import numpy as np
 
 from udc_tf.export.npu import memory, weight_order, weights
-from udc_tf.export.npu.errors import WeightStreamError, WorkLimitError
+from udc_tf.export.npu.faults import WeightStreamError, WorkLimitError
 from udc_tf.export.npu.operations import Convolution
 from udc_tf.export.npu.output_stage import Stores, check_fits, finish, shared_bytes
 from udc_tf.export.npu.registers import Kernel

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from udc_tf.export.npu.container import CpuOperator, TensorInfo
-from udc_tf.export.npu.errors import UnsupportedOperatorError
+from udc_tf.export.npu.faults import UnsupportedOperatorError
 
 _COPIES = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 _WINDOW_LIMIT = 4096

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from udc_tf.export.npu import memory
-from udc_tf.export.npu.errors import CommandError
+from udc_tf.export.npu.faults import CommandError
 from udc_tf.export.npu.operations import UNARY, Elementwise
 from udc_tf.export.npu.output_stage import Stores, check_fits, finish
 from udc_tf.export.npu.scaling import (

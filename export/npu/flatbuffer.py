@@ -10,7 +10,7 @@ import struct
 
 import numpy as np
 
-from udc_tf.export.npu.errors import ContainerError
+from udc_tf.export.npu.faults import ContainerError
 
 _TEXT_LIMIT = 4096  # bytes of a name that are kept
 

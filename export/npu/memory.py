@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from udc_tf.export.npu.errors import MemoryAccessError
+from udc_tf.export.npu.faults import MemoryAccessError
 
 BRICK = 16
 

@@ -17,7 +17,7 @@ from udc_tf.export.npu import (
     program,
 )
 from udc_tf.export.npu.container import Container, CpuOperator, NpuOperator, TensorInfo
-from udc_tf.export.npu.errors import ContainerError, NpuError
+from udc_tf.export.npu.faults import ContainerError, NpuError
 from udc_tf.export.npu.memory import Region
 from udc_tf.export.npu.operations import Convolution, Dma, Elementwise, Operation
 from udc_tf.export.npu.output_stage import Stores

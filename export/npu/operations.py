@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from udc_tf.export.npu.commands import Command, Position
+from udc_tf.export.npu.command_words import Command, Position
 from udc_tf.export.npu.memory import FeatureMap, Region
 from udc_tf.export.npu.registers import Activation, Kernel, Registers
 from udc_tf.export.npu.weight_order import WeightShape

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from udc_tf.export.npu import memory
-from udc_tf.export.npu.errors import AccumulatorOverflowError, NpuError
+from udc_tf.export.npu.faults import AccumulatorOverflowError, NpuError
 from udc_tf.export.npu.operations import Block, Span
 
 Stores = dict[str, np.ndarray]  # byte stores [batch, bytes]; constant ones have batch 1

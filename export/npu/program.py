@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from udc_tf.export.npu import memory
-from udc_tf.export.npu.commands import Command, decode
+from udc_tf.export.npu.command_words import Command, decode
 from udc_tf.export.npu.container import NpuOperator
-from udc_tf.export.npu.errors import MemoryAccessError, NpuError, WorkLimitError
+from udc_tf.export.npu.faults import MemoryAccessError, NpuError, WorkLimitError
 from udc_tf.export.npu.memory import FeatureMap, Region
 from udc_tf.export.npu.operations import (
     Dma,

@@ -6,8 +6,8 @@ import dataclasses
 
 import numpy as np
 
-from udc_tf.export.npu.commands import Command, Position
-from udc_tf.export.npu.errors import CommandError
+from udc_tf.export.npu.command_words import Command, Position
+from udc_tf.export.npu.faults import CommandError
 from udc_tf.export.npu.memory import FeatureMap, Region
 
 _IFM_DTYPES = {0: "u1", 1: "i1", 4: "<u2", 5: "<i2", 9: "<i4"}
@@ -50,7 +50,7 @@ class Registers:
     """Register contents; reading one that no command has set is an error.
 
     Example:
-        >>> from udc_tf.export.npu.commands import Command, Position
+        >>> from udc_tf.export.npu.command_words import Command, Position
         >>> registers = Registers([])
         >>> registers.write(Command(Position(0, 0, "IFM_DEPTH_M1"), "IFM_DEPTH_M1", 2, None))
         >>> registers.take("IFM_DEPTH_M1")

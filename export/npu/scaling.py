@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from udc_tf.export.npu.errors import AccumulatorOverflowError
+from udc_tf.export.npu.faults import AccumulatorOverflowError
 
 ROUND_TFL = 0  # as gemmlowp: rounds twice
 ROUND_TRUNCATE = 1  # towards zero

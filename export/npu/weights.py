@@ -16,7 +16,7 @@ import functools
 
 import numpy as np
 
-from udc_tf.export.npu.errors import WeightStreamError
+from udc_tf.export.npu.faults import WeightStreamError
 
 _END_OF_STREAM = 7  # value of the zero-run divisor that ends a stream
 _NO_ZERO_RUNS = 6

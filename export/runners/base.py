@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from udc_tf.export.npu import container
-from udc_tf.export.npu.errors import NpuError
+from udc_tf.export.npu.faults import NpuError
 
 
 class RunnerUnavailableError(RuntimeError):

@@ -10,9 +10,9 @@ import pathlib
 from udc_tf.models.data.arrays import from_npz
 from udc_tf.models.data.augmentation import Turning
 from udc_tf.models.data.cifar import cifar
+from udc_tf.models.data.data_errors import DataError
 from udc_tf.models.data.dataset import Dataset, Scaling, Split, in_three, split_off
 from udc_tf.models.data.digits import digits
-from udc_tf.models.data.errors import DataError
 from udc_tf.models.data.fashion_mnist import fashion_mnist
 from udc_tf.models.data.folder import from_folder
 from udc_tf.models.data.imagenet import FileDataset, imagenet

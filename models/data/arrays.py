@@ -5,8 +5,8 @@ import pathlib
 
 import numpy as np
 
+from udc_tf.models.data.data_errors import DataError
 from udc_tf.models.data.dataset import Dataset, Scaling, Split, in_three, split_off
-from udc_tf.models.data.errors import DataError
 
 _WANTED = "arrays x and y, or x_train, y_train, x_test, y_test (and x_validation, y_validation)"
 

@@ -1,4 +1,4 @@
-"""Augmentation for super resolution; `udc_tf.augment` has that for classification."""
+"""Augmentation for super resolution (classification: `udc_tf.training.image_augmentation`)."""
 
 import dataclasses
 

@@ -8,8 +8,8 @@ import keras
 import numpy as np
 
 from udc_tf.models.data.arrays import from_npz
+from udc_tf.models.data.data_errors import DataError
 from udc_tf.models.data.dataset import Dataset, Split, split_off
-from udc_tf.models.data.errors import DataError
 
 _FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
 _TRAIN = {"cifar10": [f"data_batch_{n}" for n in range(1, 6)], "cifar100": ["train"]}

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from udc_tf.augment import Augmentation
 from udc_tf.models.data.augmentation import Turning
-from udc_tf.models.data.errors import DataError
+from udc_tf.models.data.data_errors import DataError
+from udc_tf.training.image_augmentation import Augmentation
 
 PARTS = ("train", "validation", "test")
 

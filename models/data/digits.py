@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from udc_tf.models.data.data_errors import DataError
 from udc_tf.models.data.dataset import Dataset, Scaling, Split, in_three
-from udc_tf.models.data.errors import DataError
 
 
 def digits(seed: int = 0) -> Dataset:

@@ -7,8 +7,8 @@ import pathlib
 import keras
 import numpy as np
 
+from udc_tf.models.data.data_errors import DataError
 from udc_tf.models.data.dataset import Dataset, Split, split_off
-from udc_tf.models.data.errors import DataError
 
 DEBIAN = pathlib.Path("/usr/share/datasets/fashion-mnist")
 _NAMES = (

@@ -6,8 +6,8 @@ import pathlib
 import numpy as np
 import tensorflow as tf
 
+from udc_tf.models.data.data_errors import DataError
 from udc_tf.models.data.dataset import Dataset, Split, in_three, split_off
-from udc_tf.models.data.errors import DataError
 
 _ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
 _PARTS = {"train": ("train",), "validation": ("validation", "val"), "test": ("test",)}

@@ -9,8 +9,8 @@ import pathlib
 import numpy as np
 import tensorflow as tf
 
+from udc_tf.models.data.data_errors import DataError
 from udc_tf.models.data.dataset import Scaling
-from udc_tf.models.data.errors import DataError
 from udc_tf.models.data.folder import class_names, image_files
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from udc_tf.files import replaced_atomically
+from udc_tf.models.data.data_errors import DataError
 from udc_tf.models.data.dataset import Dataset, Scaling, Split
-from udc_tf.models.data.errors import DataError
 
 WORDS = ("down", "go", "left", "no", "off", "on", "right", "stop", "up", "yes")
 CLASSES = (*WORDS, "silence", "unknown")

@@ -5,8 +5,8 @@ import pathlib
 
 import numpy as np
 
+from udc_tf.models.data.data_errors import DataError
 from udc_tf.models.data.dataset import Dataset, Scaling, Split, split_off
-from udc_tf.models.data.errors import DataError
 
 SCALE = 4
 _ENDINGS = (".png", ".bmp", ".jpg", ".jpeg", ".tif")

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import tensorflow as tf
 from absl import flags
 
-from udc_tf.cli.errors import UsageError
 from udc_tf.cli.flags import help_text, make_flags, options_of
 from udc_tf.cli.options import Options, Run, front_runs, resolve
+from udc_tf.cli.usage import UsageError
 from udc_tf.cli.workdir import STEPS, WorkDir
-from udc_tf.multi_worker import Workers, leave
+from udc_tf.training.workers import Workers, leave
 
 _ABOUT = {
     "udc": "Searches, finetunes, exports, verifies and reports, into --workdir.",
@@ -131,7 +131,7 @@ def _step(step: str, run: Run, work: WorkDir, line: str, say, workers: Workers) 
 
 def _run_front(runs, top: WorkDir, steps, options, line, say, workers: Workers) -> int:
     """Each budget in a folder of its own, which is a work directory like any other."""
-    from udc_tf.cli.front import front_sections, search_front
+    from udc_tf.cli.front_run import front_sections, search_front
 
     parts = {name: WorkDir(top.path / name) for name in runs}
     if workers.is_chief:
@@ -158,14 +158,14 @@ def _run_front(runs, top: WorkDir, steps, options, line, say, workers: Workers) 
 
 
 def _search(run: Run, work: WorkDir, say, workers: Workers) -> None:
-    from udc_tf.cli.training import run_search
+    from udc_tf.cli.training_steps import run_search
 
     say(run_search(run, work, say, workers).table())
 
 
 def _finetune(run: Run, work: WorkDir, say, workers: Workers) -> None:
     from udc_tf.cli.tasks import task_of
-    from udc_tf.cli.training import run_finetune
+    from udc_tf.cli.training_steps import run_finetune
 
     run_finetune(run, work, say, workers)
     if not workers.is_chief:
@@ -198,7 +198,7 @@ def _report(work: WorkDir, say) -> None:
 
 def _report_front(top: WorkDir, names: tuple[str, ...], say) -> None:
     try:
-        from udc_tf.report.front import write_front
+        from udc_tf.report.front_page import write_front
     except ImportError:
         return  # said before
     say(f"report: {write_front(top.path, names)}")

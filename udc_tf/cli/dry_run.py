@@ -10,9 +10,9 @@ import keras
 import numpy as np
 
 from udc_tf.cli.options import Run, steps_per_epoch
-from udc_tf.cli.training import make_search
+from udc_tf.cli.training_steps import make_search
 from udc_tf.models.data import DataError
-from udc_tf.searchable import reachable_range
+from udc_tf.search.make import reachable_range
 
 _TIMED_STEPS = 3
 _LARGEST_BATCH = 32  # an ImageNet network's own batches would take minutes and gigabytes

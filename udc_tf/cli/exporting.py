@@ -8,16 +8,16 @@ import keras
 import numpy as np
 
 from udc_tf import export
-from udc_tf.cli.errors import UsageError
 from udc_tf.cli.options import Run
 from udc_tf.cli.tasks import task_of
-from udc_tf.cli.training import (
+from udc_tf.cli.training_steps import (
     calibration_inputs,
     evaluate_parts,
     load_network,
     recover,
     save_network,
 )
+from udc_tf.cli.usage import UsageError
 from udc_tf.cli.workdir import WorkDir
 from udc_tf.export import tflite_file
 from udc_tf.export.integer_network import Quantization

@@ -6,13 +6,13 @@ from typing import Any
 
 import keras
 
-from udc_tf.cli.errors import UsageError
 from udc_tf.cli.own_model import load_model
-from udc_tf.cost import ACCELERATORS, Flash, Macs, Target, parse_bytes
-from udc_tf.front import shared_epochs
+from udc_tf.cli.usage import UsageError
+from udc_tf.cost.targets import ACCELERATORS, Flash, Macs, Target, parse_bytes
+from udc_tf.finetune.stages import Stages
 from udc_tf.models import data, recipes
 from udc_tf.models.recipes import Recipe
-from udc_tf.stages import Stages
+from udc_tf.search.front import shared_epochs
 
 _SIZE_COMPILES = 8  # enough for a few coefficients; each takes some seconds
 RUNNERS = ("tflite", "tflm", "npu", "qemu", "fvp")

@@ -7,7 +7,7 @@ import sys
 
 import keras
 
-from udc_tf.cli.errors import UsageError
+from udc_tf.cli.usage import UsageError
 
 
 def load_model(source: str, input_shape: tuple[int, ...], classes: int) -> keras.Model:

@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-from udc_tf.cli.errors import UsageError
+from udc_tf.cli.usage import UsageError
 from udc_tf.files import replaced_atomically
 
 STEPS = ("search", "finetune", "export")

@@ -1,1 +1,1 @@
-"""Layers for the search and for the networks it finds."""
+"""Keras layers of a search and of the networks it finds. They know nothing of plans."""

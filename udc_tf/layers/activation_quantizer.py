@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from udc_tf.quantizers import round_half_up, round_twice
+from udc_tf.quantize.quantizers import round_half_up, round_twice
 
 # What TFLite fixes for the outputs of these operators, whatever was calibrated.
 FIXED_RANGES = {
@@ -23,7 +23,7 @@ class ActivationQuantizer(keras.layers.Layer):
     once `enabled` is 1 it quantizes. While `tracking` is 1, training steps move the range towards
     each batch's smallest and largest value. After `round_as_integers`, inference computes what an
     integer network does with the accumulators that its inputs stand for; see
-    `udc_tf.double_rounding`.
+    `udc_tf.finetune.double_rounding`.
 
     Args:
         momentum: how slowly the range follows the batches. The first batch sets it.

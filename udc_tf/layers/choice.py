@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from udc_tf.sampling import current_sample
+from udc_tf.layers.current_sample import current_sample
 
 
 @keras.saving.register_keras_serializable("udc_tf")

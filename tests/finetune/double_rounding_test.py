@@ -1,0 +1,138 @@
+"""A finetuned network rounds as the int8 network does, not only to the same values."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import udc_tf
+from udc_tf.compact.build import Compactor, Configuration, LayerChoice
+from udc_tf.export import tflm_check
+from udc_tf.export.int8 import to_int8
+from udc_tf.finetune.double_rounding import match_double_rounding
+from udc_tf.finetune.run import finetune, prepare
+from udc_tf.finetune.step import activation_quantizers
+from udc_tf.graph.channel_groups import ChannelGroups
+from udc_tf.graph.trace import trace
+from udc_tf.layers.activation_quantizer import ActivationQuantizer
+from udc_tf.quantize.quantizers import first_roundings, round_twice
+
+_RNG = np.random.default_rng(0)
+_X = _RNG.normal(size=(96, 8, 8, 3)).astype("float32")
+_Y = np.arange(96) % 4
+
+
+def _scaled_by_integers(accumulator: int, multiplier: float) -> int:
+    """What TFLM computes: a doubling high product, then a division by a power of two."""
+    fraction, exponent = math.frexp(multiplier)
+    product = accumulator * (1 << max(exponent, 0)) * round(fraction * 2**31)
+    high = (abs(product) + 2**30) >> 31
+    shift = max(-exponent, 0)
+    size = (high + (1 << shift >> 1)) >> shift
+    return int(size if product >= 0 else -size)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(-3000, 3000), st.floats(2**-9, 3.0))
+def test_rounding_twice_is_integer_arithmetic(accumulator, multiplier):
+    multiplier = float(np.float32(multiplier))
+    unit = np.float32(multiplier)  # of outputs whose step is 1
+    real = tf.constant([accumulator * multiplier], tf.float32)
+    got = round_twice(real, tf.constant(first_roundings(np.array([unit]), 1.0)))
+    between = abs(accumulator * multiplier * float(first_roundings(unit, 1.0))) % 1
+    if abs(between - 0.5) > 1e-3:  # float32 cannot tell on which side of a half
+        assert int(got[0]) == _scaled_by_integers(accumulator, multiplier)
+
+
+@pytest.mark.parametrize("end", [6.0, 6.000001, 5.999999])
+def test_what_relu6_cut_off_is_no_accumulator(end):
+    quantizer = ActivationQuantizer(fixed_range=(0.0, end))
+    quantizer(tf.zeros((1, 1)))
+    quantizer.enabled.assign(1.0)
+    quantizer.round_as_integers(units=4.1, fractions=1.0)  # 62 are 254.2 steps, 63 are 258.3
+    steps = quantizer(tf.constant([[6.0], [100 * 6 / 255]])).numpy().ravel() * 255 / end
+    np.testing.assert_allclose(steps, [255, 98], atol=1e-3)  # 24 units are 98.4
+
+
+def _network(bits, joined=False):
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((8, 8, 3))
+    x = keras.layers.Conv2D(12, 3, padding="same", use_bias=False, name="conv")(inputs)
+    x = keras.layers.ReLU()(keras.layers.BatchNormalization(name="bn")(x))
+    for n in range(3):
+        y = keras.layers.DepthwiseConv2D(3, padding="same", use_bias=False, name=f"dw{n}")(x)
+        y = keras.layers.ReLU(6.0)(keras.layers.BatchNormalization()(y))
+        y = keras.layers.Conv2D(12, 1, name=f"pw{n}")(y)
+        x = keras.layers.Concatenate()([x, y]) if joined else keras.layers.Add()([x, y])
+    x = keras.layers.GlobalAveragePooling2D(name="mean")(keras.layers.MaxPooling2D(2)(x))
+    x = keras.layers.Dense(4, name="head")(x)
+    model = keras.Model(inputs, x)
+    graph = trace(model)
+    kernels = [layer.name for layer in model.layers if hasattr(layer, "kernel")]
+    choices = {name: LayerChoice(bits=bits, nonzeros=0.7) for name in kernels}
+    return Compactor(graph, ChannelGroups(graph), Configuration(layers=choices)).build()
+
+
+def _differences(tiny, inputs, **calibration):
+    """How many steps each output of Keras is away from TFLM's."""
+    exact = to_int8(tiny, **calibration)
+    output = exact.quantizations[exact.network.outputs[0]]
+    keras_codes = output.quantize(tiny.predict(inputs, verbose=0)).astype(int)
+    tflm_codes = tflm_check.run(exact.content, exact.quantize_inputs([inputs]))[0]
+    return np.abs(keras_codes - tflm_codes)
+
+
+@pytest.mark.parametrize("bits", [1, 8])
+def test_finetuned_network_computes_what_tflm_does(bits):
+    tiny = _network(bits)
+    finetune(tiny, (_X, _Y), stages=udc_tf.Stages(epochs=(1, 2, 1)), batch_size=16, verbose=0)
+    unseen = np.random.default_rng(1).normal(size=(32, 8, 8, 3)).astype("float32")
+    twice = _differences(tiny, unseen)
+    assert np.mean(twice <= 1) >= 0.99 and np.mean(twice == 0) >= 0.9
+    # Calibration data must not undo it.
+    np.testing.assert_array_equal(_differences(tiny, unseen, calibration=_X), twice)
+
+    for quantizer in activation_quantizers(tiny):
+        quantizer.round_once()
+    once = _differences(tiny, unseen)
+    if bits < 8:
+        assert np.mean(once == 0) < np.mean(twice == 0) - 0.05
+    assert match_double_rounding(tiny) == 9
+    np.testing.assert_array_equal(_differences(tiny, unseen), twice)
+
+
+def test_only_ranges_of_one_kernel_round_twice():
+    tiny = _network(2, joined=True)
+    finetune(tiny, (_X, _Y), stages=udc_tf.Stages(epochs=(0, 1, 1)), batch_size=16, verbose=0)
+    twice = {q.name for q in activation_quantizers(tiny) if q.rounds_twice}
+    assert len(twice) == 5 and {"mean_quantizer", "head_quantizer"} < twice  # and three depthwise
+    shared = [q for q in activation_quantizers(tiny) if q.hold_peaks]
+    assert shared and all(q.fractions is None for q in shared)
+
+
+def test_training_again_forgets_it_and_saving_does_not(tmp_path):
+    tiny = _network(2)
+    assert match_double_rounding(tiny) == 0  # no range yet
+    finetune(tiny, (_X, _Y), stages=udc_tf.Stages(epochs=(0, 1, 1)), batch_size=16, verbose=0)
+    tiny.save(tmp_path / "tiny.keras")
+    loaded = keras.models.load_model(tmp_path / "tiny.keras")
+    np.testing.assert_array_equal(loaded.predict(_X, verbose=0), tiny.predict(_X, verbose=0))
+    assert sum(q.rounds_twice for q in activation_quantizers(loaded)) == 9
+    prepare(tiny)
+    assert not any(q.rounds_twice for q in activation_quantizers(tiny))
+
+
+def test_a_tightened_network_is_settled_again(tmp_path):
+    tiny = _network(4)
+    finetune(tiny, (_X, _Y), stages=udc_tf.Stages(epochs=(0, 1, 1)), batch_size=16, verbose=0)
+    free = udc_tf.export.export(tiny, tmp_path / "free", calibration=_X)
+    budget = udc_tf.Flash(free.flash_bytes - 300)
+    tight = udc_tf.export.export(tiny, tmp_path / "tight", target=budget, calibration=_X)
+    assert tight.report["tightening"]
+    agreement = tight.report["tflm_against_fake_quant"]
+    assert agreement["within_1"] >= 0.99, agreement
+    assert np.mean(_differences(tight.model, _X[:32]) <= 1) >= 0.99

@@ -1,0 +1,80 @@
+"""After finetuning, what the file must round of a bias is already rounded in the network."""
+
+import keras
+import numpy as np
+import pytest
+
+import udc_tf
+from udc_tf.compact.build import Compactor, Configuration, LayerChoice
+from udc_tf.export.int8 import to_int8
+from udc_tf.export.integer_network import bias_scales
+from udc_tf.finetune.run import finetune
+from udc_tf.finetune.whole_biases import make_biases_whole
+from udc_tf.graph.channel_groups import ChannelGroups
+from udc_tf.graph.trace import trace
+
+_RNG = np.random.default_rng(0)
+_X = _RNG.normal(size=(64, 6, 6, 3)).astype("float32")
+_Y = np.arange(64) % 3
+_LAYERS = ("conv", "depthwise", "inner", "head")
+
+
+def _network(bits):
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((6, 6, 3))
+    x = keras.layers.Conv2D(8, 3, padding="same", name="conv")(inputs)
+    x = keras.layers.ReLU()(keras.layers.BatchNormalization(name="bn")(x))
+    x = keras.layers.MaxPooling2D()(x)
+    x = keras.layers.DepthwiseConv2D(3, use_bias=False, name="depthwise")(x)
+    x = keras.layers.BatchNormalization(name="plain_bn", scale=False)(x)
+    x = keras.layers.Dense(8, activation="relu", name="inner")(keras.layers.Flatten()(x))
+    model = keras.Model(inputs, keras.layers.Dense(3, name="head")(x))
+    graph = trace(model)
+    choices = {name: LayerChoice(bits=bits, nonzeros=0.7) for name in _LAYERS}
+    return Compactor(graph, ChannelGroups(graph), Configuration(layers=choices)).build()
+
+
+def _rests(tiny):
+    """How far the biases that export computes are from whole units, in units."""
+    exact = to_int8(tiny)
+    rests = {}
+    for step in exact.network.kernels:
+        held = step.kernel.bias / bias_scales(step, exact.quantizations)
+        rests[step.name] = np.abs(held - np.round(held)).max()
+    return rests
+
+
+@pytest.mark.parametrize("bits", [1, 4])
+def test_finetuning_leaves_whole_biases(bits):
+    tiny = _network(bits)
+    finetune(tiny, (_X, _Y), stages=udc_tf.Stages(epochs=(1, 1, 1)), batch_size=16, verbose=0)
+    rests = _rests(tiny)
+    assert set(rests) == set(_LAYERS) and max(rests.values()) < 0.01
+
+    for name, noise in (("bn", 0.3), ("plain_bn", 0.3), ("inner", 0.1), ("head", 0.1)):
+        layer = tiny.get_layer(name)
+        offset = getattr(layer, "bias", None)
+        offset = layer.beta if offset is None else offset
+        offset.assign(offset + noise * _RNG.normal(size=offset.shape))
+    assert min(_rests(tiny).values()) > 0.1
+    before = tiny.predict(_X, verbose=0)
+    assert make_biases_whole(tiny) > 20
+    assert max(_rests(tiny).values()) < 0.01
+    # Half a unit each is all that moves.
+    assert np.abs(tiny.predict(_X, verbose=0) - before).mean() < 0.5 * before.std()
+
+
+def test_nothing_to_do_before_activations_are_rounded():
+    tiny = _network(4)
+    tiny(_X, training=True)
+    assert make_biases_whole(tiny) == 0
+
+
+def test_dead_channels_stay():
+    tiny = _network(4)
+    finetune(tiny, (_X, _Y), stages=udc_tf.Stages(epochs=(0, 1, 1)), batch_size=16, verbose=0)
+    gamma = tiny.get_layer("bn").gamma
+    gamma.assign(np.zeros(gamma.shape))
+    before = tiny.get_layer("bn").moving_mean.numpy()
+    make_biases_whole(tiny)
+    np.testing.assert_array_equal(tiny.get_layer("bn").moving_mean.numpy(), before)

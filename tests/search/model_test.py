@@ -1,0 +1,264 @@
+"""The search through plain `fit`: what it learns, logs, saves, and refuses."""
+
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers as kl
+
+import udc_tf
+from tests.support import networks
+from tests.support.paths import ROOT
+from udc_tf.training.divergence import DivergedError
+
+_BUDGET = udc_tf.Flash("3.5KiB")
+
+
+def _search(target=_BUDGET, settings=None, model=None, **compile_arguments):
+    keras.utils.set_random_seed(1)
+    model = model or networks.small_cnn()
+    search = udc_tf.make_searchable(model, "ethos_u55", target, settings)
+    search.compile(loss=networks.cross_entropy(), metrics=["accuracy"], **compile_arguments)
+    return search
+
+
+def _run(script: str, *arguments, check: bool = True) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=300
+    )
+    assert not check or done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+class TestFit:
+    @pytest.fixture(scope="class")
+    def searched(self):
+        search = _search()
+        x, y = networks.blobs(512)
+        history = search.fit(x, y, batch_size=32, epochs=8, validation_split=0.2, verbose=0).history
+        return search, history, (x, y)
+
+    def test_learns_and_decides(self, searched):
+        _, history, _ = searched
+        assert history["loss"][-1] < 0.5 * history["loss"][0]
+        assert history["val_accuracy"][-1] > 0.8
+        # From uniform probabilities; a search as short as this one stays near its first guess.
+        assert history["entropy"][-1] < 0.7 * history["entropy"][0]
+        assert abs(history["argmax_ratio"][-1] - 1) < 0.15
+
+    def test_logs_where_the_schedules_are(self, searched):
+        _, history, _ = searched
+        assert history["tau"][-1] == pytest.approx(0.1, rel=0.05)
+        assert history["xi"][-1] == pytest.approx(1.0, rel=0.05)
+        assert history["vartheta"][0] == 0 and history["vartheta"][-1] > 0.4
+        assert {"size_loss", "expected_ratio"} <= set(history)
+
+    def test_architecture_is_inside_the_budget_and_works(self, searched):
+        search, _, (x, y) = searched
+        arch = search.architecture()
+        assert 0.97 * _BUDGET.budget <= arch.flash_bytes <= _BUDGET.budget
+        tiny = arch.build()
+        tiny.compile(loss=networks.cross_entropy(), metrics=["accuracy"])
+        assert tiny.evaluate(x, y, verbose=0)[1] > 0.75
+        kept = sum(layer.weights * layer.nonzeros for layer in arch.layers)
+        assert kept < 0.9 * search.network.count_params()
+
+    def test_summary_shows_every_layer(self, searched):
+        search, _, _ = searched
+        lines = []
+        search.summary(print_fn=lines.append)
+        for layer in search.problem.plan.layers:
+            assert layer.name in lines[0]
+
+    def test_saves_and_loads_everything(self, searched, tmp_path):
+        search, _, (x, y) = searched
+        search.save(tmp_path / "search.keras")
+        loaded = keras.saving.load_model(tmp_path / "search.keras")
+        np.testing.assert_allclose(loaded(x[:8]), search(x[:8]), rtol=1e-4, atol=1e-5)
+        assert loaded.probabilities() == search.probabilities()
+        assert loaded.state.steps_done() == search.state.steps_done()
+        for name in ("optimizer", "decision_optimizer", "range_optimizer"):
+            before, after = getattr(search, name), getattr(loaded, name)
+            for a, b in zip(before.variables, after.variables, strict=True):
+                np.testing.assert_allclose(a.numpy(), b.numpy(), err_msg=f"{name}/{a.path}")
+        loaded.fit(x[:64], y[:64], verbose=0)
+
+    def test_architecture_survives_a_file(self, searched, tmp_path):
+        search, _, (x, _) = searched
+        arch = search.architecture()
+        arch.save(tmp_path / "arch.json")
+        loaded = udc_tf.Architecture.load(tmp_path / "arch.json")
+        assert loaded.choices == dict(arch.choices) and loaded.layers == arch.layers
+        np.testing.assert_array_equal(loaded.build()(x[:4]), arch.build()(x[:4]))
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["arch.json", "arch.npz"]
+
+    def test_broken_architecture_file(self, tmp_path):
+        (tmp_path / "arch.json").write_text('{"format": 99}')
+        with pytest.raises(ValueError, match=r"arch\.json is not an architecture"):
+            udc_tf.Architecture.load(tmp_path / "arch.json")
+
+
+class TestInputs:
+    def test_datasets_weights_and_small_batches(self):
+        x, y = networks.blobs(66)
+        search = _search()
+        data = tf.data.Dataset.from_tensor_slices((x, y, np.ones(66, "float32"))).batch(32)
+        search.fit(data, epochs=1, verbose=0)  # the last batch has 2 images for 4 samples
+        assert search.state.steps_done() == 3
+
+    def test_several_outputs(self):
+        inputs = keras.Input((8, 8, 1))
+        x = kl.GlobalAveragePooling2D()(kl.Conv2D(8, 3, activation="relu")(inputs))
+        model = keras.Model(inputs, {"a": kl.Dense(4, name="a")(x), "b": kl.Dense(1, name="b")(x)})
+        search = udc_tf.make_searchable(model, "ethos_u55", udc_tf.Flash("3KiB"))
+        search.compile(
+            loss={"a": networks.cross_entropy(), "b": "mse"}, metrics={"a": ["accuracy"]}
+        )
+        x, y = networks.blobs(64)
+        labels = {"a": y, "b": np.zeros((64, 1), "float32")}
+        history = search.fit(x, labels, epochs=1, verbose=0).history
+        assert np.isfinite(history["loss"][0])
+        assert search.architecture().flash_bytes <= 3 * 1024
+
+    def test_generator_of_unknown_length(self):
+        def endless():
+            while True:
+                yield networks.blobs(8)
+
+        with pytest.raises(ValueError, match="steps_per_epoch"):
+            _search().fit(endless())
+
+
+class TestAblation:
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            udc_tf.SearchSettings.vanilla(),
+            udc_tf.SearchSettings(rejection=False, samples=2, pruned_gradient=1.0),
+            udc_tf.SearchSettings(projection=False, straight_through=False, samples=2),
+        ],
+        ids=["vanilla", "no rejection", "no projection"],
+    )
+    def test_every_part_can_be_switched_off(self, settings):
+        search = _search(settings=settings)
+        x, y = networks.blobs(64)
+        history = search.fit(x, y, epochs=2, verbose=0).history
+        assert np.isfinite(history["loss"]).all()
+        assert search.architecture().flash_bytes <= _BUDGET.budget
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [{"samples": 0}, {"xi": (0.0, 1.0)}, {"tau": (0.0, 1.0)}, {"warmup": 1.0}],
+    )
+    def test_bad_settings(self, wrong):
+        with pytest.raises(ValueError, match="Received"):
+            udc_tf.SearchSettings(**wrong)
+
+
+class TestBadData:
+    def test_nan_in_arrays(self):
+        x, y = networks.blobs(32)
+        x[3, 0, 0, 0] = np.nan
+        with pytest.raises(ValueError, match="NaN"):
+            _search().fit(x, y, verbose=0)
+
+    def test_nan_in_a_dataset(self):
+        x, y = networks.blobs(32)
+        x[3, 0, 0, 0] = np.nan
+        data = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
+        with pytest.raises(DivergedError, match=r"^The training data contain NaN"):
+            _search().fit(data, verbose=0)
+
+    def test_a_loss_that_is_not_finite(self):
+        x, y = networks.blobs(32)
+        search = _search(optimizer=keras.optimizers.SGD(1e30))
+        with pytest.raises(DivergedError, match=r"^The loss is not finite: .* learning rate"):
+            search.fit(x, y, epochs=3, verbose=0)
+
+    def test_labels_that_do_not_match(self):
+        x, y = networks.blobs(32)
+        with pytest.raises(ValueError, match="same number of examples"):
+            _search().fit(x, y[:30], verbose=0)
+
+    def test_fit_before_compile(self):
+        search = udc_tf.make_searchable(networks.small_cnn(), "ethos_u55", _BUDGET)
+        with pytest.raises(ValueError, match="compile"):
+            search.fit(*networks.blobs(32))
+
+
+_INTERRUPTED = """
+import os, signal, sys
+import keras
+import udc_tf
+from tests.support import networks
+
+backup, result, kill_at = sys.argv[1], sys.argv[2], int(sys.argv[3])
+keras.utils.set_random_seed(1)
+search = udc_tf.make_searchable(networks.small_cnn(), "ethos_u55", udc_tf.Flash("3.5KiB"))
+search.compile(loss=networks.cross_entropy())
+
+class Kill(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if search.state.steps_done() == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+x, y = networks.blobs(128)
+callbacks = [keras.callbacks.BackupAndRestore(backup), Kill()]
+search.fit(x, y, batch_size=16, epochs=4, callbacks=callbacks, verbose=0)
+search.architecture().save(result)
+"""
+
+
+class TestResume:
+    def test_killed_and_resumed_gives_the_same_architecture(self, tmp_path):
+        results = []
+        for name, kills in (("whole", []), ("killed", [13, 27])):
+            result = tmp_path / f"{name}.json"
+            for step in kills:
+                done = _run(_INTERRUPTED, tmp_path / name, result, step, check=False)
+                assert done.returncode == -9 and not result.exists()
+            _run(_INTERRUPTED, tmp_path / name, result, -1)
+            results.append(udc_tf.Architecture.load(result))
+        whole, resumed = results
+        assert whole.choices == resumed.choices
+        for layer, values in whole.weights.items():
+            for variable, value in values.items():
+                np.testing.assert_allclose(value, resumed.weights[layer][variable], rtol=1e-4,
+                                           atol=1e-5)  # fmt: skip
+
+
+_MIRRORED = """
+import keras
+import numpy as np
+import tensorflow as tf
+import udc_tf
+from tests.support import networks
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+with strategy.scope():
+    search = udc_tf.make_searchable(networks.small_cnn(), "ethos_u55", udc_tf.Flash("3.5KiB"))
+    search.compile(loss=networks.cross_entropy())
+drawn = strategy.run(lambda: search.state.draw(search.state.schedule()))
+first, second = [d.numpy() for d in strategy.experimental_local_results(drawn)]
+assert not np.allclose(first, second), "replicas must draw their own samples"
+x, y = networks.blobs(128)
+history = search.fit(
+    x, y, batch_size=32, epochs=3, validation_data=(x, y), verbose=0
+).history
+assert history["loss"][-1] < history["loss"][0], history
+assert search.architecture().flash_bytes <= 3584
+print("mirrored", search.state.steps_done())
+"""
+
+
+class TestMirroredStrategy:
+    def test_replicas_train_one_search(self):
+        assert "mirrored 12" in _run(_MIRRORED).stdout

@@ -1,0 +1,66 @@
+"""Several budgets at once: one warm-up, then a search for each."""
+
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+from udc_tf.cli.options import Run
+from udc_tf.cli.training_steps import (
+    calibrated_targets,
+    keep_architecture,
+    make_search,
+    train_search,
+)
+from udc_tf.cli.workdir import WorkDir
+from udc_tf.search.front import begin_from, set_out_for_all, shared_epochs
+from udc_tf.training.workers import Workers
+
+
+def front_sections(runs: Mapping[str, Run]) -> dict[str, dict[str, Any]]:
+    """What the steps of a front depend on: as those of one budget, with all of them."""
+    sections = [run.sections() for run in runs.values()]
+    budgets = [section["search"]["flash"] for section in sections]
+    return {**sections[0], "search": {**sections[0]["search"], "flash": budgets}}
+
+
+def search_front(
+    runs: Mapping[str, Run], top: WorkDir, parts: Mapping[str, WorkDir], say, workers: Workers
+) -> None:
+    """Searches for all budgets that have no architecture yet; their folders are in `parts`."""
+    if all(part.architecture.exists() for part in parts.values()):
+        say("search: done before, for all budgets")
+        return
+    middle = sorted(runs.values(), key=lambda run: run.flash_target.budget)[len(runs) // 2]
+    data = middle.load_data()
+    say(f"search: {data.describe()}")
+    # One size model for all, fitted near the middle of them; export checks what is compiled.
+    targets = calibrated_targets(middle, top, data, say, workers)
+    with workers.scope():
+        search = make_search(middle, data, targets)
+    shared = shared_epochs(middle.recipe.search.warmup, middle.recipe.search_epochs)
+    say(f"search: {shared} epochs of warm-up for all {len(runs)} budgets")
+    set_out_for_all(search)
+    train_search(search, middle, top, data, say, workers, until=shared)
+    for name, run in runs.items():
+        work = parts[name]
+        if work.architecture.exists():
+            say(f"search: done before, {work.architecture}")
+            continue
+        say(f"search: {name}")
+        if workers.is_chief:
+            _begin(top, work)
+        begin_from(top.state("search"), work.state("search"), workers.strategy)
+        search.retarget(calibrated_targets(run, work, data, say, workers))
+        train_search(search, run, work, data, say, workers)
+        say(keep_architecture(search, work, workers).table())
+        workers.wait()
+
+
+def _begin(top: WorkDir, work: WorkDir) -> None:
+    """A copy of what the shared part left beside its state."""
+    for shared, own in (
+        (top.size_model, work.size_model),
+        (top.history("search"), work.history("search")),
+    ):
+        if shared.exists() and not own.exists():
+            shutil.copy(shared, own)

@@ -1,0 +1,278 @@
+"""The two steps that train: search and finetuning."""
+
+import math
+import sys
+import time
+from typing import Any
+
+import keras
+import numpy as np
+from absl import logging
+
+import udc_tf
+from udc_tf import export
+from udc_tf.cli.history import EpochLines, EpochLog
+from udc_tf.cli.image_sets import score_sets
+from udc_tf.cli.options import Run, steps_per_epoch
+from udc_tf.cli.tasks import task_of
+from udc_tf.cli.usage import UsageError
+from udc_tf.cli.workdir import WorkDir, write_json
+from udc_tf.cost.targets import Flash, Target
+from udc_tf.finetune.run import finetune
+from udc_tf.search.model import SearchModel
+from udc_tf.training.schedules import CosineOverRun
+from udc_tf.training.tensorboard_log import TensorBoard
+from udc_tf.training.workers import BackupByChief, Workers
+
+ALONE = Workers()
+_VALIDATIONS = 10  # of a search: each measures the batch-norm statistics anew
+
+
+def make_search(run: Run, data, targets: list[Target] | None = None) -> SearchModel:
+    """The searchable model of a run, compiled."""
+    model = run.build_model(data.input_shape, data.classes)
+    targets = targets or run.targets()
+    search = udc_tf.make_searchable(model, run.recipe.space, targets, run.recipe.search)
+    task, rate = task_of(run.recipe.task), run.recipe.decision_learning_rate
+    search.compile(
+        optimizer=_optimizer(run),
+        decision_optimizer=None if rate is None else keras.optimizers.Adam(rate),
+        loss=task.loss(model),
+        metrics=task.metrics(),
+    )
+    search(np.zeros((1, *data.input_shape), "float32"))  # built, as BackupAndRestore wants it
+    return search
+
+
+def run_search(run: Run, work: WorkDir, say=print, workers: Workers = ALONE) -> udc_tf.Architecture:
+    """Searches, or reads what an earlier search found."""
+    if work.architecture.exists():
+        say(f"search: done before, {work.architecture}")
+        return udc_tf.Architecture.load(work.architecture)
+    data = run.load_data()
+    say(f"search: {data.describe()}")
+    targets = calibrated_targets(run, work, data, say, workers)
+    with workers.scope():
+        search = make_search(run, data, targets)
+    train_search(search, run, work, data, say, workers)
+    return keep_architecture(search, work, workers)
+
+
+def train_search(
+    search: SearchModel,
+    run: Run,
+    work: WorkDir,
+    data,
+    say,
+    workers: Workers,
+    until: int | None = None,
+) -> None:
+    """Trains for all epochs of the run, or only `until` one of them."""
+    steps = steps_per_epoch(len(data.train), run.recipe.batch_size)
+    train = data.training_batches(
+        run.recipe.batch_size,
+        run.recipe.augmentation,
+        run.seed,
+        epoch=lambda: search.state.steps_done() // steps,
+    )
+    epochs = run.recipe.search_epochs
+    backup = BackupByChief(str(work.state("search")), delete_checkpoint=False)
+    logs = [
+        EpochLog(work.history("search")),
+        TensorBoard(work.tensorboard),
+        *_lines("search", epochs, say),
+    ]
+    started = time.monotonic()
+    search.fit(
+        train,
+        epochs=until or epochs,
+        planned_epochs=epochs,
+        validation_data=data.batches("validation", run.recipe.batch_size),
+        validation_freq=max(1, epochs // _VALIDATIONS),
+        callbacks=[*(logs if workers.is_chief else ()), backup],
+        shuffle=False,  # `training_batches` does
+        verbose=_verbosity(workers),
+    )
+    if workers.is_chief:
+        work.add_results(search_seconds=_seconds(work, "search_seconds", started))
+
+
+def keep_architecture(
+    search: SearchModel, work: WorkDir, workers: Workers = ALONE
+) -> udc_tf.Architecture:
+    """The architecture that a search ended with, and what a report says about the search."""
+    architecture = search.architecture()
+    if not workers.is_chief:
+        return architecture
+    write_json(
+        work.probabilities,
+        {name: [list(p.keys()), list(p.values())] for name, p in search.probabilities().items()},
+    )
+    work.add_results(
+        predicted_flash_bytes=architecture.flash_bytes,
+        macs=architecture.macs,
+        original_parameters=sum(math.prod(v.shape) for v in search.network.trainable_variables),
+        left_out=search.problem.plan.left_out,
+    )
+    architecture.save(work.architecture)  # last: its presence says that the step is done
+    return architecture
+
+
+def calibrated_targets(
+    run: Run, work: WorkDir, data, say, workers: Workers = ALONE
+) -> list[Target]:
+    """The targets, flash with a size model that fits what Vela writes for this network."""
+    flash = run.flash_target
+    if flash is None or run.size_compiles == 0:
+        return run.targets()
+    if not work.size_model.exists():
+        say(f"search: compiling {run.size_compiles} networks of this space, to know their sizes")
+    # Networks that are only measured need no batch-norm statistics, of which the core would warn.
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        with workers.chief_first():
+            fitted = export.calibrate(
+                run.build_model(data.input_shape, data.classes),
+                run.recipe.space,
+                flash,
+                path=work.size_model,
+                configurations=run.size_compiles,
+                seed=run.seed,
+            )
+    finally:
+        logging.set_verbosity(verbosity)
+    return [fitted, *(t for t in run.targets() if not isinstance(t, Flash))]
+
+
+def run_finetune(run: Run, work: WorkDir, say=print, workers: Workers = ALONE) -> None:
+    """Finetunes, unless an earlier run did."""
+    if not work.architecture.exists():
+        raise UsageError(f"{work.path} has no architecture yet: run udc-search there first.")
+    if work.network.exists():
+        say(f"finetune: done before, {work.network}")
+        return
+    data = run.load_data()
+    architecture = udc_tf.Architecture.load(work.architecture)
+    recipe, task = run.recipe, task_of(run.recipe.task)
+    say(f"finetune: {recipe.stages.total_epochs} epochs in stages of {recipe.stages.epochs}")
+    with workers.scope():
+        tiny, teacher = architecture.build(), _teacher(run, data)
+    logs = [
+        EpochLog(work.history("finetune")),
+        TensorBoard(work.tensorboard / "finetune"),
+        *_lines("finetune", recipe.stages.total_epochs, say),
+    ]
+    started = time.monotonic()
+    finetune(
+        tiny,
+        data.training_batches(recipe.batch_size, recipe.augmentation, run.seed),
+        validation_data=data.batches("validation", recipe.batch_size),
+        stages=recipe.stages,
+        teacher=teacher,
+        loss=task.loss(tiny, recipe.stages.label_smoothing),
+        metrics=task.metrics(),
+        optimizer=keras.optimizers.Adam() if recipe.optimizer == "adam" else None,
+        workdir=work.state("finetune"),
+        callbacks=logs if workers.is_chief else (),
+        seed=run.seed,
+        verbose=_verbosity(workers),
+    )
+    if not workers.is_chief:
+        return
+    if workers.strategy is not None:
+        # What is left the chief does alone, with a network that waits for nobody.
+        together, tiny = tiny, architecture.build()
+        tiny.set_weights(together.get_weights())
+    work.add_results(
+        finetune_seconds=_seconds(work, "finetune_seconds", started),
+        metric=task.metric,
+        examples={part: len(data.part(part)) for part in ("train", "validation", "test")},
+        **evaluate_parts(run, tiny, data),
+    )
+    save_network(tiny, work)
+
+
+def recover(run: Run, network: keras.Model, data, say=print) -> None:
+    """Two more epochs for a network that export made smaller."""
+    recipe, task = run.recipe, task_of(run.recipe.task)
+    say("export: a little over the budget; tightened, and finetuned for two epochs more")
+    finetune(
+        network,
+        data.training_batches(recipe.batch_size, recipe.augmentation, run.seed + 1),
+        stages=recipe.stages.recovery(),
+        loss=task.loss(network, recipe.stages.label_smoothing),
+        metrics=task.metrics(),
+        optimizer=keras.optimizers.Adam() if recipe.optimizer == "adam" else None,
+        seed=run.seed,
+        verbose=0,
+    )
+
+
+def save_network(network: keras.Model, work: WorkDir) -> None:
+    temporary = work.network.with_name("partial.keras")
+    network.save(temporary, include_optimizer=False)
+    temporary.replace(work.network)
+
+
+def evaluate_parts(run: Run, network: keras.Model, data) -> dict[str, Any]:
+    """The task's metric on the validation and the test part, and on whole images."""
+    scores: dict[str, Any] = {
+        f"{part}_score": evaluate(run, network, data.batches(part, run.recipe.batch_size))
+        for part in ("validation", "test")
+    }
+    if run.recipe.task == "super_resolution":
+        scores["sets"] = score_sets(network, run.options.data_dir)
+    return scores
+
+
+def load_network(work: WorkDir) -> keras.Model:
+    return keras.saving.load_model(work.network, compile=False)
+
+
+def evaluate(run: Run, model: keras.Model, batches) -> float:
+    """The task's metric of a model on batches."""
+    task = task_of(run.recipe.task)
+    model.compile("sgd", task.loss(model), metrics=task.metrics(), jit_compile=False)
+    return float(model.evaluate(batches, verbose=0, return_dict=True)[task.metric])
+
+
+def _optimizer(run: Run) -> keras.optimizers.Optimizer:
+    first, last = run.recipe.learning_rate
+    rate = CosineOverRun(first, last, warmup=run.recipe.search.warmup)
+    if run.recipe.optimizer == "adam":
+        return keras.optimizers.Adam(rate)
+    return keras.optimizers.SGD(rate, momentum=0.9)
+
+
+def _teacher(run: Run, data) -> keras.Model | None:
+    path = run.options.teacher
+    if path is None:
+        return None
+    try:
+        teacher = keras.saving.load_model(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--teacher={path} cannot be loaded as a .keras model.") from error
+    if tuple(teacher.input_shape[1:]) != tuple(data.input_shape):
+        raise UsageError(
+            f"The teacher takes inputs of {teacher.input_shape[1:]}, the data are of "
+            f"{data.input_shape}."
+        )
+    return teacher
+
+
+def _seconds(work: WorkDir, name: str, started: float) -> float:
+    return round(float(work.read_results().get(name, 0)) + time.monotonic() - started, 1)
+
+
+def _verbosity(workers: Workers) -> int:
+    return 1 if sys.stdout.isatty() and workers.is_chief else 0
+
+
+def _lines(step: str, epochs: int, say) -> list[keras.callbacks.Callback]:
+    return [] if sys.stdout.isatty() else [EpochLines(step, epochs, say)]
+
+
+def calibration_inputs(data, count: int = 256) -> np.ndarray:
+    """Inputs of the train part for export, spread over it."""
+    return data.arrays("train", count)[0]

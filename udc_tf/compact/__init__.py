@@ -1,0 +1,1 @@
+"""What a search yields: the architecture and the small network built from it."""

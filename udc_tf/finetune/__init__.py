@@ -1,0 +1,1 @@
+"""Three stages of training after which deployment changes nothing."""

@@ -1,0 +1,341 @@
+"""Finetuning: a compact network trained so that deployment changes nothing."""
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+
+from udc_tf.finetune.double_rounding import match_double_rounding
+from udc_tf.finetune.rescaling import restore_norms
+from udc_tf.finetune.stages import Stages
+from udc_tf.finetune.statistics import frozen_statistics, recalibrate
+from udc_tf.finetune.step import (
+    Crossentropy,
+    Finetuner,
+    activation_quantizers,
+    gives_probabilities,
+    kernel_layers,
+)
+from udc_tf.finetune.whole_biases import make_biases_whole
+from udc_tf.layers.compact_kernels import WeightTraining
+from udc_tf.training import training_data, workers
+from udc_tf.training.batch_norm import batch_norm_layers
+from udc_tf.training.divergence import told_briefly
+from udc_tf.training.epochs import EpochData
+from udc_tf.training.training_state import TrainingState
+
+STATE_FILE = "finetune_state.npz"
+
+
+def finetune(
+    tiny: keras.Model,
+    train,
+    validation_data=None,
+    stages: Stages | None = None,
+    teacher: keras.Model | None = None,
+    *,
+    loss=None,
+    metrics=None,
+    optimizer: keras.optimizers.Optimizer | None = None,
+    batch_size: int = 128,
+    workdir: str | os.PathLike | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    seed: int = 0,
+    verbose="auto",
+) -> keras.callbacks.History:
+    """Trains a compact network in three stages, in place.
+
+    Afterwards `tiny.evaluate(...)` is the accuracy of the deployed network: integer weights,
+    exactly the target number of non-zeros, 8-bit activations.
+
+    Args:
+        tiny: what `Architecture.build()` made.
+        train: a batched `tf.data.Dataset`, one pass of which is an epoch, or a tuple of arrays,
+            which are shuffled.
+        validation_data: as for `keras.Model.fit`.
+        stages: the plan; `Stages()` by default, `Stages(epochs=n)` for a run of n epochs.
+        teacher: a Keras model of the same inputs and outputs to distil from.
+        loss: cross-entropy by default (labels may be class numbers or one-hot rows).
+        metrics: accuracy by default.
+        optimizer: for the weights; SGD by default. Its learning rate is replaced by the plan's.
+        batch_size, seed: for arrays.
+        workdir: where the state is kept after every epoch. A run that was interrupted goes on from
+            there when it is called again, and ends with the weights it would have had. (With a
+            `tf.data.Dataset`, if its own randomness comes from fixed seeds.)
+        callbacks: for `fit`, which runs once a stage; epochs are counted through. Logs have a
+            `weight_norm`, the sum of the squared weights of all kernels.
+        verbose: as for `keras.Model.fit`.
+
+    Returns:
+        The history of all epochs, those before an interruption included.
+
+    Raises:
+        DivergedError: the loss of a step was not finite; the state in `workdir` is that of the
+            epoch before.
+
+    Example:
+
+    >>> import udc_tf
+    >>> from udc_tf.graph.channel_groups import ChannelGroups
+    >>> from udc_tf.compact.build import Compactor, Configuration, LayerChoice
+    >>> from udc_tf.graph.trace import trace
+    >>> graph = trace(keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="head")]))
+    >>> choice = Configuration(layers={"head": LayerChoice(bits=4, nonzeros=0.5)})
+    >>> tiny = Compactor(graph, ChannelGroups(graph), choice).build()
+    >>> x, y = np.random.default_rng(0).normal(size=(64, 4)).astype("float32"), np.arange(64) % 3
+    >>> history = finetune(tiny, (x, y), stages=Stages(epochs=3), batch_size=16, verbose=0)
+    >>> tiny.get_layer("head").integer_kernel().nonzeros
+    6
+    """
+    stages = stages or Stages()
+    layers = kernel_layers(tiny)
+    if not layers:
+        raise ValueError(
+            "The model has no quantized layers: finetune what `Architecture.build()` made. "
+            f"Received: {tiny} with layers {[layer.name for layer in tiny.layers]}"
+        )
+    data = EpochData(train, batch_size, seed)
+    if loss is None:
+        loss = Crossentropy(not gives_probabilities(tiny), stages.label_smoothing)
+    metrics = ["accuracy"] if metrics is None else metrics
+    for layer in layers:
+        layer.weight_training = WeightTraining(
+            stages.pruned_gradient, min(stages.alpha) < 1, stages.clip_unquantized
+        )
+
+    schedule = stages.learning_rate(data.steps)
+    with tiny.distribute_strategy.scope():
+        finetuner = Finetuner(tiny, stages, teacher)
+        finetuner.compile(
+            _with_rate(optimizer, schedule, stages.momentum),
+            keras.optimizers.Adam(stages.range_learning_rate, name="range_adam"),
+            loss=loss,
+            metrics=metrics,
+        )
+    state = TrainingState(
+        None if workdir is None else pathlib.Path(workdir) / STATE_FILE,
+        {
+            "network": _state_of(tiny),
+            "optimizer": finetuner.optimizer.variables,
+            "range_optimizer": finetuner.range_optimizer.variables,
+        },
+        plan=json.dumps({**dataclasses.asdict(stages), "steps": data.steps, "seed": seed}),
+    )
+    if state.restore():
+        data.skip_to(state.progress.passes)
+    else:
+        if stages.start == "fresh":
+            reinitialize(tiny)
+        else:
+            restore_norms(tiny)
+        prepare(tiny)
+    if not state.progress.finished:
+        finetuner.build_for(*data.batch_of_zeros())
+        run = _Run(finetuner, data, state, validation_data, list(callbacks), verbose)
+        run.all_stages()
+    tiny.compile(optimizer="sgd", loss=loss, metrics=metrics, jit_compile=False)
+    return _history(tiny, state.progress.logs)
+
+
+def reinitialize(network: keras.Model) -> None:
+    """Gives kernels, biases and batch norms the values they began with."""
+    for layer in kernel_layers(network):
+        layer.theta.assign(layer.kernel_initializer(layer.theta.shape))
+        if layer.bias is not None:
+            layer.bias.assign(layer.bias_initializer(layer.bias.shape))
+    for bn in batch_norm_layers(network):
+        for name in ("gamma", "beta", "moving_mean", "moving_variance"):
+            variable = getattr(bn, name, None)
+            if variable is not None:
+                one = name in ("gamma", "moving_variance")
+                variable.assign(np.full(variable.shape, float(one), "float32"))
+
+
+def prepare(network: keras.Model) -> None:
+    """Unpruned, in the plain format, with ranges that fit the weights as they are."""
+    for layer in kernel_layers(network):
+        layer.mask.assign(np.ones(layer.mask.shape, "float32"))
+        layer.initialize_range()
+        layer.deployed.assign(1.0)
+    for quantizer in activation_quantizers(network):
+        quantizer.enabled.assign(0.0)
+        quantizer.tracking.assign(1.0)
+        quantizer.seen.assign(0.0)
+        quantizer.round_once()
+
+
+def weight_norm(network: keras.Model) -> float:
+    """The sum of the squared weights of all kernels."""
+    kernels = (keras.ops.convert_to_numpy(layer.theta) for layer in kernel_layers(network))
+    return float(sum(np.sum(np.square(k, dtype=np.float64)) for k in kernels))
+
+
+class _Run:
+    """The stages of one run, from wherever its state is."""
+
+    def __init__(self, finetuner, data, state, validation_data, callbacks, verbose):
+        self._finetuner, self._network = finetuner, finetuner.network
+        self._stages: Stages = finetuner.stages
+        self._data, self._state = data, state
+        self._validation_data, self._callbacks = validation_data, callbacks
+        self._verbose = verbose
+        self._settled = state.progress.epochs > self._stages.boundaries[1]
+
+    def all_stages(self) -> None:
+        begin = 0
+        for stage, end in enumerate(self._stages.boundaries, start=1):
+            if self._state.progress.epochs <= begin:
+                self._enter(stage)
+            if stage < 3:
+                self._fit(end)
+            else:
+                with frozen_statistics(self._network):
+                    self._fit(end)
+            begin = end
+            if self._finetuner.stop_training:
+                # A callback asked to stop: what is left is to make the network deployable.
+                break
+        self._finish()
+
+    def _enter(self, stage: int) -> None:
+        for layer in kernel_layers(self._network):
+            layer.alpha.assign(self._stages.alpha[stage - 1])
+        if stage >= 2:
+            for quantizer in activation_quantizers(self._network):
+                quantizer.enabled.assign(1.0)
+        if stage == 3:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Fixes masks, statistics and ranges."""
+        refresh_masks(self._network, 1.0, self._stages.number_format)
+        if self._stages.calibration_batches:
+            recalibrate(self._network, self._data.inputs(self._stages.calibration_batches))
+        for quantizer in activation_quantizers(self._network):
+            quantizer.tracking.assign(0.0)
+        self._settled = True
+
+    def _finish(self) -> None:
+        if not self._settled:
+            self._enter(3)
+        for layer in kernel_layers(self._network):
+            layer.alpha.assign(1.0)
+        make_biases_whole(self._network)
+        match_double_rounding(self._network)
+        self._state.progress.finished = True
+        self._state.save()
+
+    def _fit(self, end: int) -> None:
+        done = self._state.progress.epochs
+        if done >= end:
+            return
+        # In stage 3 fewer variables are trained, which the step before it does not know.
+        self._finetuner.make_train_function(force=self._stages.stage_of(done) == 3)
+        control = StageControl(self._stages, self._network, self._data)
+        keep = _KeepState(self._state, self._data)
+        replicas = self._finetuner.distribute_strategy.num_replicas_in_sync
+        with told_briefly():
+            self._finetuner.fit(
+                training_data.for_replicas(self._data.dataset, replicas),
+                validation_data=self._validation_data,
+                initial_epoch=done,
+                epochs=end,
+                callbacks=[control, *self._callbacks, keep],
+                verbose=self._verbose,
+                shuffle=False,  # `EpochData` does
+            )
+
+
+def refresh_masks(network: keras.Model, share: float, number_format: str) -> None:
+    """Prunes `share` of each layer's target rate, the smallest weights as they are now."""
+    for layer in kernel_layers(network):
+        nonzeros = 1 - share * (1 - layer.nonzeros)
+        layer.refresh_mask(nonzeros, shifted=number_format == "shifted" and nonzeros < 1)
+
+
+def fit_ranges(network: keras.Model) -> None:
+    """Moves the weights' ranges half the way to what fits best; a smooth course of small steps."""
+    for layer in kernel_layers(network):
+        layer.fit_range(share=0.5)
+
+
+class StageControl(keras.callbacks.Callback):
+    """Begins the passes over the data, moves masks and ranges, and logs the weight norm."""
+
+    def __init__(self, stages: Stages, network: keras.Model, data: EpochData):
+        super().__init__()
+        self._stages, self._network, self._data = stages, network, data
+        self._epoch = 0
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch = epoch
+        self._data.begin_pass()
+
+    def on_train_batch_begin(self, batch, logs=None):
+        stage, step = self._stages.stage_of(self._epoch), self._epoch * self._data.steps + batch
+        if stage == 3 or step % self._stages.refresh_every:
+            return
+        if stage == 2:
+            share = self._stages.pruned_share(step / self._data.steps)
+            refresh_masks(self._network, share, self._stages.number_format)
+        if self._stages.ranges == "fitted":
+            fit_ranges(self._network)
+
+    def on_test_begin(self, logs=None):
+        self._agree_on_statistics()
+
+    def _agree_on_statistics(self):
+        """Every replica has batch-norm statistics of its own part of the data."""
+        statistics = [
+            v
+            for bn in batch_norm_layers(self._network)
+            for v in (bn.moving_mean, bn.moving_variance)
+        ]
+        workers.average_over_replicas(self._network.distribute_strategy, statistics)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._agree_on_statistics()
+        if logs is not None:
+            logs["weight_norm"] = weight_norm(self._network)
+            logs["stage"] = self._stages.stage_of(epoch)
+
+
+class _KeepState(keras.callbacks.Callback):
+    """Last of the callbacks, so that all logs are there."""
+
+    def __init__(self, state: TrainingState, data: EpochData):
+        super().__init__()
+        self._state, self._data = state, data
+
+    def on_epoch_end(self, epoch, logs=None):
+        progress = self._state.progress
+        progress.epochs = epoch + 1
+        progress.passes = self._data.passed
+        progress.logs.append({k: float(v) for k, v in (logs or {}).items()})
+        self._state.save()
+
+
+def _state_of(network: keras.Model) -> list[keras.Variable]:
+    """Weights and the state of random layers, without metrics."""
+    metrics = {id(v) for v in network.metrics_variables}
+    return [v for v in network.variables if id(v) not in metrics]
+
+
+def _with_rate(optimizer, schedule, momentum) -> keras.optimizers.Optimizer:
+    if optimizer is None:
+        return keras.optimizers.SGD(schedule, momentum=momentum)
+    optimizer = keras.optimizers.get(optimizer)
+    return type(optimizer).from_config({**optimizer.get_config(), "learning_rate": schedule})
+
+
+def _history(network, logs) -> keras.callbacks.History:
+    history = keras.callbacks.History()
+    history.set_model(network)
+    history.on_train_begin()
+    for epoch, entry in enumerate(logs):
+        history.on_epoch_end(epoch, dict(entry))
+    return history

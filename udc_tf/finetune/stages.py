@@ -1,0 +1,252 @@
+"""The plan of a finetuning run: three stages and their learning rates.
+
+1. weights quantized, nothing pruned;
+2. pruning annealed from nothing to each layer's rate, masks following the weights;
+3. both held: masks, batch-norm statistics and activation ranges stand still.
+"""
+
+import dataclasses
+import math
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+FORMATS = ("shifted", "plain")
+STARTS = ("inherited", "fresh")
+RANGES = ("fitted", "learned")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cosine:
+    """A learning rate that falls from `first` to `last` along a half cosine.
+
+    With `cycle` it restarts: after `cycle` epochs, then after twice as many, and so on.
+    """
+
+    first: float
+    last: float
+    cycle: int | None = None
+
+    def pieces(self, epochs: int) -> list[int]:
+        """Lengths of the cycles, in epochs.
+
+        >>> Cosine(0.1, 1e-4, cycle=2).pieces(14), Cosine(0.1, 0.0).pieces(14)
+        ([2, 4, 8], [14])
+        """
+        if self.cycle is None:
+            return [epochs] if epochs else []
+        lengths, length = [], self.cycle
+        while sum(lengths) < epochs:
+            lengths.append(min(length, epochs - sum(lengths)))
+            length *= 2
+        return lengths
+
+
+@dataclasses.dataclass(frozen=True)
+class Stages:
+    """How a compact network is finetuned.
+
+    Attributes:
+        epochs: of the three stages; or of all together, which are then split 30:50:20.
+        learning_rates: of the three stages.
+        alpha: the share of the weights that a training step quantizes, one number or one a stage;
+            the others are clipped to the range (`clip_unquantized`) or left as they are.
+        number_format: "shifted", the levels beyond the pruned zone (UDC's Q^), or "plain" (Q).
+        pruned_gradient: the share of its gradient that a pruned weight gets: 0 leaves it where it
+            is, 1 passes the gradient straight through the mask.
+        prune_until: the share of stage 2 after which the target rate is reached.
+        refresh_every: after how many steps the masks follow the weights.
+        momentum: of SGD.
+        ranges: "fitted": in stages 1 and 2 the weights' ranges follow the weights, as often as the
+            masks; "learned": by the gradient alone, as in stage 3.
+        range_learning_rate: of Adam, for the logarithm of the weights' ranges.
+        l2: coefficient; half its square norm is added to the loss, for kernels.
+        label_smoothing: for the loss that `finetune` makes; a loss of your own has its own.
+        train_batch_norm: whether batch norm's gain and offset are learned.
+        temperature, distillation: of a teacher's logits, and the weight of its loss in [0, 1].
+        start: "inherited" weights, scaled back to the size of fresh ones where a batch norm follows
+            (`udc_tf.finetune.rescaling`); or "fresh" ones from the layers' initializers.
+        calibration_batches: on how many batches batch norm's statistics and the activations' ranges
+            are measured before they are frozen.
+
+    Example:
+
+    >>> Stages(epochs=10).epochs
+    (3, 5, 2)
+    """
+
+    epochs: tuple[int, int, int] | int = 20
+    learning_rates: tuple[Cosine, Cosine, Cosine] = (
+        Cosine(0.1, 0.08),
+        Cosine(0.08, 0.01),
+        Cosine(0.001, 0.0),
+    )
+    alpha: float | tuple[float, float, float] = 1.0
+    clip_unquantized: bool = True
+    number_format: str = "shifted"
+    pruned_gradient: float = 0.0
+    prune_until: float = 0.5
+    refresh_every: int = 16
+    momentum: float = 0.9
+    ranges: str = "fitted"
+    range_learning_rate: float = 1e-3
+    l2: float = 0.0
+    label_smoothing: float = 0.0
+    train_batch_norm: bool = True
+    temperature: float = 4.0
+    distillation: float = 0.5
+    start: str = "inherited"
+    calibration_batches: int = 50
+
+    def __post_init__(self):
+        if isinstance(self.epochs, int):
+            object.__setattr__(self, "epochs", split_epochs(self.epochs))
+        if len(self.epochs) != 3 or any(e < 0 for e in self.epochs) or sum(self.epochs) < 1:
+            raise ValueError(
+                "`epochs` must be a positive number, or one for each of the three stages. "
+                f"Received: {self.epochs}"
+            )
+        if isinstance(self.alpha, (int, float)):
+            object.__setattr__(self, "alpha", (float(self.alpha),) * 3)
+        if len(self.alpha) != 3 or any(not 0 <= a <= 1 for a in self.alpha):
+            raise ValueError(f"`alpha` must be in [0, 1]. Received: {self.alpha}")
+        if len(self.learning_rates) != 3:
+            raise ValueError(
+                f"`learning_rates` must be three `Cosine`s. Received: {self.learning_rates}"
+            )
+        for name in ("pruned_gradient", "prune_until", "distillation", "label_smoothing"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"`{name}` must be in [0, 1]. Received: {getattr(self, name)}")
+        if self.refresh_every < 1:
+            raise ValueError(
+                f"`refresh_every` must be a positive number of steps. Received: "
+                f"{self.refresh_every}"
+            )
+        for name, known in (
+            ("number_format", FORMATS),
+            ("start", STARTS),
+            ("ranges", RANGES),
+        ):
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"`{name}` must be one of {', '.join(known)}. Received: {getattr(self, name)!r}"
+                )
+
+    @classmethod
+    def cifar100(cls, **changes) -> "Stages":
+        """UDC's settings for CIFAR-100 (appendix F)."""
+        return cls(**{**_paper(254), "l2": 5e-4, "train_batch_norm": False, **changes})
+
+    @classmethod
+    def imagenet(cls, **changes) -> "Stages":
+        """UDC's settings for ImageNet (appendix G)."""
+        return cls(**{**_paper(126), "l2": 1e-4, "label_smoothing": 0.1, **changes})
+
+    def recovery(self) -> "Stages":
+        """Two more epochs for a network that was finetuned so and then made smaller by export.
+
+        Pruned again at once: the mask is what was tightened.
+
+        >>> Stages(epochs=20).recovery().epochs
+        (0, 1, 1)
+        """
+        first, second, third = self.learning_rates
+        return dataclasses.replace(
+            self,
+            epochs=(0, 1, 1),
+            learning_rates=(first, Cosine(second.first / 10, second.last), third),
+            prune_until=0.0,
+            start="inherited",
+        )
+
+    @property
+    def total_epochs(self) -> int:
+        return sum(self.epochs)
+
+    @property
+    def boundaries(self) -> tuple[int, int, int]:
+        """The epochs at which the stages end."""
+        return tuple(int(e) for e in np.cumsum(self.epochs))
+
+    def stage_of(self, epoch: int) -> int:
+        """1, 2 or 3.
+
+        >>> [Stages(epochs=(1, 2, 1)).stage_of(e) for e in range(4)]
+        [1, 2, 2, 3]
+        """
+        return 1 + int(np.searchsorted(self.boundaries[:2], epoch, side="right"))
+
+    def pruned_share(self, epochs_done: float) -> float:
+        """How much of each layer's target rate is pruned after `epochs_done` (a fraction, too).
+
+        The cubic of Zhu and Gupta (arXiv:1710.01878), which TFMOT calls `PolynomialDecay`. Not
+        taken from there: importing TFMOT switches the whole process to the old Keras.
+
+        >>> plan = Stages(epochs=(2, 8, 2), prune_until=0.5)
+        >>> [plan.pruned_share(e) for e in (1, 2, 4, 6, 11)]
+        [0.0, 0.0, 0.875, 1.0, 1.0]
+        """
+        begin, length = self.epochs[0], self.epochs[1] * self.prune_until
+        if epochs_done < begin:
+            return 0.0
+        progress = 1.0 if length < 1e-6 else min(1.0, (epochs_done - begin) / length)
+        return 1.0 - (1.0 - progress) ** 3
+
+    def learning_rate(self, steps_per_epoch: int) -> "StagedCosine":
+        """The learning rate of each step of the run."""
+        firsts, lasts, lengths = [], [], []
+        for epochs, rate in zip(self.epochs, self.learning_rates, strict=True):
+            for length in rate.pieces(epochs):
+                firsts.append(rate.first)
+                lasts.append(rate.last)
+                lengths.append(length * steps_per_epoch)
+        return StagedCosine(firsts, lasts, lengths)
+
+
+def split_epochs(epochs: int) -> tuple[int, int, int]:
+    """Splits a run over the stages; stage 2 has at least one epoch.
+
+    >>> [split_epochs(n) for n in (1, 2, 3, 20)]
+    [(0, 1, 0), (1, 1, 0), (1, 1, 1), (6, 10, 4)]
+    """
+    last = round(0.2 * epochs)
+    middle = max(1, min(round(0.5 * epochs), epochs - last - 1)) if epochs > 1 else epochs
+    return epochs - middle - last, middle, last
+
+
+def _paper(epochs: int) -> dict:
+    rates = (Cosine(0.1, 1e-4, cycle=2), Cosine(0.1, 1e-4), Cosine(1e-4, 0.0))
+    return {
+        "epochs": (epochs, 60, 30),
+        "learning_rates": rates,
+        "start": "fresh",
+        "prune_until": 1.0,
+    }
+
+
+@keras.saving.register_keras_serializable("udc_tf")
+class StagedCosine(keras.optimizers.schedules.LearningRateSchedule):
+    """Half cosines one after the other: piece i goes from `firsts[i]` to `lasts[i]`.
+
+    Example:
+
+    >>> rate = StagedCosine([0.1, 0.01], [0.0, 0.0], [10, 10])
+    >>> [round(float(rate(step)), 4) for step in (0, 5, 10, 20)]
+    [0.1, 0.05, 0.01, 0.0]
+    """
+
+    def __init__(self, firsts: list[float], lasts: list[float], steps: list[int]):
+        self.firsts, self.lasts, self.steps = list(firsts), list(lasts), list(steps)
+
+    def __call__(self, step):
+        step = tf.cast(step, tf.float32)
+        ends = tf.constant(np.cumsum(self.steps), tf.float32)
+        piece = tf.minimum(tf.reduce_sum(tf.cast(step >= ends, tf.int32)), len(self.steps) - 1)
+        length = tf.gather(tf.constant(self.steps, tf.float32), piece)
+        progress = tf.minimum(1.0, (step - (tf.gather(ends, piece) - length)) / length)
+        first, last = tf.gather(self.firsts, piece), tf.gather(self.lasts, piece)
+        return last + (first - last) * 0.5 * (1 + tf.cos(math.pi * progress))
+
+    def get_config(self):
+        return {"firsts": self.firsts, "lasts": self.lasts, "steps": self.steps}

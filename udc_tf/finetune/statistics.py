@@ -1,0 +1,65 @@
+"""Measuring batch norm's statistics and activation ranges on a few batches.
+
+Both are running averages, which lag behind weights that still move (and behind masks that move in
+jumps). Before they are frozen they are measured anew, with the weights as they are.
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+
+import keras
+import tensorflow as tf
+
+from udc_tf.finetune.step import activation_quantizers
+from udc_tf.training import batch_norm
+from udc_tf.training.batch_norm import batch_norm_layers
+
+
+def recalibrate(network: keras.Model, batches: Iterable) -> None:
+    """Sets statistics and ranges to their averages over `batches` of inputs.
+
+    Ranges are measured in a second pass, with the statistics that inference will use.
+    """
+    batches = list(batches)
+    if not batches:
+        return
+
+    def forward():
+        # Traced anew each time: what is frozen is decided when the graph is made.
+        return tf.function(lambda x: network(x, training=True), reduce_retracing=True)
+
+    with _tracking(network, 0.0):
+        batch_norm.recalibrate(batch_norm_layers(network), forward(), batches)
+    quantizers = activation_quantizers(network)
+    for quantizer in quantizers:
+        quantizer.seen.assign(0.0)
+    if quantizers:
+        with _tracking(network, 1.0), frozen_statistics(network):
+            run = forward()
+            for x in batches:
+                run(x)
+
+
+@contextlib.contextmanager
+def frozen_statistics(network: keras.Model) -> Iterator[None]:
+    """Batch norm as in inference, even in training steps; its gain and offset are frozen too."""
+    layers = [(bn, bn.trainable) for bn in batch_norm_layers(network)]
+    for bn, _ in layers:
+        bn.trainable = False
+    try:
+        yield
+    finally:
+        for bn, trainable in layers:
+            bn.trainable = trainable
+
+
+@contextlib.contextmanager
+def _tracking(network, value) -> Iterator[None]:
+    layers = [(q, q.tracking.numpy()) for q in activation_quantizers(network)]
+    for quantizer, _ in layers:
+        quantizer.tracking.assign(value)
+    try:
+        yield
+    finally:
+        for quantizer, old in layers:
+            quantizer.tracking.assign(old)

@@ -1,0 +1,173 @@
+"""One training step of finetuning."""
+
+import keras
+import tensorflow as tf
+
+from udc_tf.finetune.stages import Stages
+from udc_tf.layers.activation_quantizer import ActivationQuantizer
+from udc_tf.layers.compact_kernels import CompactKernel
+from udc_tf.training.batch_norm import batch_norm_layers
+from udc_tf.training.divergence import checked_finite
+from udc_tf.training.workers import TrainsInLockstep
+
+
+def kernel_layers(network: keras.Model) -> list[CompactKernel]:
+    """The layers with quantized, pruned weights."""
+    return [layer for layer in network.layers if isinstance(layer, CompactKernel)]
+
+
+def activation_quantizers(network: keras.Model) -> list[ActivationQuantizer]:
+    return [layer for layer in network.layers if isinstance(layer, ActivationQuantizer)]
+
+
+def gives_probabilities(model: keras.Model) -> bool:
+    """Whether the model ends in a softmax (the quantizer after it not counted)."""
+    layers = [x for x in model.layers if not isinstance(x, ActivationQuantizer)]
+    if isinstance(layers[-1], keras.layers.Softmax):
+        return True
+    if isinstance(layers[-1], keras.Model):
+        return gives_probabilities(layers[-1])
+    return getattr(getattr(layers[-1], "activation", None), "__name__", "") == "softmax"
+
+
+@keras.saving.register_keras_serializable("udc_tf")
+class Crossentropy(keras.losses.Loss):
+    """Cross-entropy with smoothed labels, for class numbers and for one-hot rows alike."""
+
+    def __init__(self, from_logits=False, label_smoothing=0.0, name="crossentropy", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.from_logits, self.label_smoothing = from_logits, label_smoothing
+
+    def call(self, y_true, y_pred):
+        one_hot = len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] == y_pred.shape[-1]
+        if not one_hot:
+            if len(y_true.shape) == len(y_pred.shape):
+                y_true = keras.ops.squeeze(y_true, -1)
+            if not self.label_smoothing:
+                return keras.losses.sparse_categorical_crossentropy(
+                    y_true, y_pred, from_logits=self.from_logits
+                )
+            y_true = keras.ops.one_hot(keras.ops.cast(y_true, "int32"), y_pred.shape[-1])
+        return keras.losses.categorical_crossentropy(
+            y_true, y_pred, from_logits=self.from_logits, label_smoothing=self.label_smoothing
+        )
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "from_logits": self.from_logits,
+            "label_smoothing": self.label_smoothing,
+        }
+
+
+def distillation_loss(student, teacher, temperature: float):
+    """Mean KL divergence of tempered distributions, times the square of the temperature.
+
+    >>> logits = tf.constant([[1.0, 2.0, 4.0]])
+    >>> float(distillation_loss(logits, logits, 4.0))
+    0.0
+    """
+    target = tf.nn.log_softmax(teacher / temperature)
+    given = tf.nn.log_softmax(student / temperature)
+    divergence = tf.reduce_sum(tf.exp(target) * (target - given), axis=-1)
+    return temperature**2 * tf.reduce_mean(divergence)
+
+
+class Finetuner(TrainsInLockstep, keras.Model):
+    """Trains `network`: weights with one optimizer, weight ranges with another.
+
+    The network itself stays an ordinary functional model, without a training step of its own.
+    """
+
+    def __init__(self, network: keras.Model, stages: Stages, teacher: keras.Model | None = None):
+        super().__init__(name=f"finetuning_{network.name}")
+        self.network = network
+        self.stages = stages
+        # In closures, so that the teacher's weights do not become this model's.
+        self._teacher = None if teacher is None else (lambda x: teacher(x, training=False))
+        self._teacher_logits = None if teacher is None else _to_logits(teacher)
+        self._student_logits = _to_logits(network)
+        self.range_optimizer = None
+        self.built = True
+
+    def compile(self, optimizer, range_optimizer, loss, metrics):
+        # XLA was slower on the CPU, and the fake-quantizers' control flow gains nothing from it.
+        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, jit_compile=False)
+        self.range_optimizer = range_optimizer
+        with self.distribute_strategy.scope():
+            optimizer.build(self.weights_to_train())
+            range_optimizer.build(self.ranges_to_train())
+
+    def build_for(self, x, y=None, sample_weight=None) -> None:
+        """Builds loss and metrics by calling them once, on data like those to come.
+
+        Keras would take a batch out of the first pass for it, and trace the whole network.
+        """
+
+        def once():
+            predictions = self(x, training=False)
+            self.compute_loss(x, y, predictions, sample_weight, training=False)
+            self.compute_metrics(x, y, predictions, sample_weight)
+
+        self.distribute_strategy.run(once)
+        self.reset_metrics()
+
+    def ranges_to_train(self) -> list[keras.Variable]:
+        return [layer.log_range for layer in kernel_layers(self.network)]
+
+    def weights_to_train(self) -> list[keras.Variable]:
+        left_out = {id(v) for v in self.ranges_to_train()}
+        if not self.stages.train_batch_norm:
+            left_out |= {
+                id(v) for bn in batch_norm_layers(self.network) for v in (bn.gamma, bn.beta)
+            }
+        return [v for v in self.network.trainable_variables if id(v) not in left_out]
+
+    def call(self, inputs, training=None):
+        return self.network(inputs, training=training)
+
+    def train_step(self, data):
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        weights, ranges = self.weights_to_train(), self.ranges_to_train()
+        # Keras divides a loss by the number of replicas, since their gradients are summed.
+        replicas = self.distribute_strategy.num_replicas_in_sync
+        with tf.GradientTape() as tape:
+            predictions = self(x, training=True)
+            loss = self.compute_loss(x, y, predictions, sample_weight, training=True)
+            if self._teacher is not None:
+                share = self.stages.distillation
+                loss = (1 - share) * loss + share * self._distillation(x, predictions) / replicas
+            loss = checked_finite(loss, x)
+        gradients = tape.gradient(loss, [*weights, *ranges])
+        of_weights, of_ranges = gradients[: len(weights)], gradients[len(weights) :]
+        if self.stages.l2:
+            kernels = {id(layer.theta) for layer in kernel_layers(self.network)}
+            of_weights = [
+                g + self.stages.l2 / replicas * tf.convert_to_tensor(v) if id(v) in kernels else g
+                for g, v in zip(of_weights, weights, strict=True)
+            ]
+        self.optimizer.apply(of_weights, weights)
+        self.range_optimizer.apply(of_ranges, ranges)
+        self._track_loss(loss * replicas, tf.shape(keras.tree.flatten(x)[0])[0])
+        return self.compute_metrics(x, y, predictions, sample_weight)
+
+    def _track_loss(self, loss, count):
+        for metric in self.metrics:
+            if metric.name == "loss":
+                metric.update_state(loss, sample_weight=tf.cast(count, tf.float32))
+
+    def _distillation(self, x, predictions):
+        target = tf.stop_gradient(self._teacher(x))
+        if isinstance(self.loss, Crossentropy):
+            return distillation_loss(
+                self._student_logits(predictions),
+                self._teacher_logits(target),
+                self.stages.temperature,
+            )
+        return tf.reduce_mean(tf.square(predictions - target))
+
+
+def _to_logits(model: keras.Model):
+    if gives_probabilities(model):
+        return lambda p: tf.math.log(tf.clip_by_value(p, 1e-7, 1.0))
+    return lambda x: x

@@ -1,0 +1,61 @@
+"""Biases that an int8 network can hold exactly.
+
+An integer network counts a bias in units of its accumulator, input scale times weight step. With
+few-bit weights that unit is coarse, for +-1 weights up to half a step of the outputs, and a bias
+that the file must round moves a whole channel. So the rounding is done here, where `evaluate` sees
+it, and not in the file.
+"""
+
+import keras
+import numpy as np
+
+from udc_tf.graph.folds import Fold, folds
+from udc_tf.layers.compact_kernels import CompactKernel
+
+_EXACT = 2**20  # beyond that float32 does not tell neighbouring units apart
+
+
+def make_biases_whole(network: keras.Model) -> int:
+    """Moves each bias to the nearest whole number of accumulator units.
+
+    Where a batch norm follows, it is the folded bias that is moved, by way of the moving mean.
+    Layers whose inputs are not rounded yet stay as they are.
+
+    Returns:
+        How many channels were moved.
+    """
+    return sum(_move(fold) for fold in folds(network) if _is_ready(fold))
+
+
+def _is_ready(fold: Fold) -> bool:
+    quantizer = fold.input_quantizer
+    return (
+        isinstance(fold.kernel, CompactKernel) and quantizer is not None and quantizer.is_rounding
+    )
+
+
+def _move(fold: Fold) -> int:
+    kernel, bn = fold.kernel, fold.batch_norm
+    unit = np.float64(np.float32(fold.input_quantizer.scale)) * kernel.integer_kernel().step
+    bias = 0.0 if kernel.bias is None else kernel.bias.numpy().astype(np.float64)
+    if bn is None:
+        if kernel.bias is None or unit <= 0:
+            return 0
+        rest = _rest(bias, unit)
+        kernel.bias.assign(bias - rest)
+        return int(np.count_nonzero(rest))
+    mean = bn.moving_mean.numpy().astype(np.float64)
+    gain = fold.gain()
+    offset = np.zeros_like(mean) if bn.beta is None else bn.beta.numpy().astype(np.float64)
+    alive = gain != 0
+    # What the accumulator has to hold besides the products: offset / gain + bias - mean.
+    held = np.divide(offset, gain, out=np.zeros_like(mean), where=alive) + bias - mean
+    rest = np.where(alive, _rest(held, unit), 0.0)
+    bn.moving_mean.assign(mean + rest)
+    return int(np.count_nonzero(rest))
+
+
+def _rest(values: np.ndarray, unit: float) -> np.ndarray:
+    """What is left over beside whole units."""
+    rest = values - np.round(values / unit) * unit
+    return np.where(np.abs(values) < _EXACT * unit, rest, 0.0)

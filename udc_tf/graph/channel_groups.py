@@ -1,0 +1,242 @@
+"""Which channels of a network must be cut together.
+
+A convolution or dense layer opens a group of channels; layers that work channel by channel pass it
+on, additions tie two groups into one, concatenation lines groups up, flattening repeats them. What
+is not understood freezes the groups it touches, with the reason, so that nothing is cut wrongly.
+"""
+
+import dataclasses
+import functools
+
+import keras
+import numpy as np
+from keras import layers as kl
+
+from udc_tf.graph.conversion import kernel_kind
+from udc_tf.graph.trace import Graph, Node, TensorRef
+from udc_tf.layers.choice import Mix
+
+FIXED = -1  # the group of channels that always stay
+
+OPENING = ("Conv2D", "Conv2DTranspose", "Dense")  # kinds of layers
+_TIES = (kl.Add, kl.Subtract, kl.Multiply, kl.Average, kl.Maximum, kl.Minimum, Mix)
+_PASSES = (
+    kl.Activation,
+    kl.ReLU,
+    kl.LeakyReLU,
+    kl.ELU,
+    kl.PReLU,
+    kl.BatchNormalization,
+    kl.MaxPooling2D,
+    kl.AveragePooling2D,
+    kl.GlobalAveragePooling2D,
+    kl.GlobalMaxPooling2D,
+    kl.Dropout,
+    kl.SpatialDropout2D,
+    kl.GaussianNoise,
+    kl.GaussianDropout,
+    kl.ZeroPadding2D,
+    kl.Cropping2D,
+    kl.UpSampling2D,
+    kl.Rescaling,
+    kl.Identity,
+)
+# `x + y` on symbolic tensors gives these operations of keras.ops rather than layers.
+_TYING_OPS = ("Add", "Subtract", "Multiply", "Maximum", "Minimum")
+_PASSING_OPS = ("Relu", "Relu6", "Sigmoid", "Tanh", "Silu", "HardSwish", "HardSigmoid", "Abs")
+_MIXES_CHANNELS = ("softmax", "log_softmax", "sparsemax", "glu")
+
+
+@dataclasses.dataclass(frozen=True)
+class ChannelMap:
+    """For each position along a tensor's last axis: its group, and its place in the group."""
+
+    group: np.ndarray
+    index: np.ndarray
+
+    @classmethod
+    def fixed(cls, channels: int) -> "ChannelMap":
+        return cls(np.full(channels, FIXED), np.arange(channels))
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+
+@dataclasses.dataclass
+class ChannelGroup:
+    """Channels that share one width decision."""
+
+    name: str
+    channels: int
+    frozen: str | None = None  # the reason
+
+
+class ChannelGroups:
+    """The groups of a graph and the channel map of each of its tensors.
+
+    Example:
+
+    >>> from udc_tf.graph.trace import trace
+    >>> x = keras.Input((8, 8, 3))
+    >>> y = keras.layers.Conv2D(4, 3, name="a")(x)
+    >>> y = keras.layers.Dense(2, name="head")(keras.layers.Flatten()(y))
+    >>> {g.name: g.frozen for g in ChannelGroups(trace(keras.Model(x, y))).groups}
+    {'a': None, 'head': 'its channels are an output of the model'}
+    """
+
+    def __init__(self, graph: Graph):
+        self._parent: list[int] = []
+        self._all: list[ChannelGroup] = []
+        self._maps: dict[int, ChannelMap] = {}
+        self._opened: dict[int, ChannelMap] = {}
+        for ref in keras.tree.flatten(graph.inputs):
+            self._maps[ref.id] = ChannelMap.fixed(_channels(ref))
+        for node in graph.nodes:
+            self._visit(node)
+        for ref in keras.tree.flatten(graph.outputs):
+            self._freeze(self._maps[ref.id], "its channels are an output of the model")
+
+    @functools.cached_property
+    def groups(self) -> list[ChannelGroup]:
+        return [g for i, g in enumerate(self._all) if self._find(i) == i]
+
+    def map_of(self, ref: TensorRef) -> ChannelMap:
+        """The map with merged groups resolved; group numbers index `groups`."""
+        raw = self._maps[ref.id]
+        return ChannelMap(self._numbers[raw.group], raw.index)
+
+    @functools.cached_property
+    def _numbers(self) -> np.ndarray:
+        """Number as opened -> number in `groups`; FIXED, which is -1, finds itself at the end."""
+        roots = [self._find(i) for i in range(len(self._all))]
+        numbers = {root: n for n, root in enumerate(sorted(set(roots)))}
+        return np.asarray([*(numbers[root] for root in roots), FIXED])
+
+    def _find(self, i: int) -> int:
+        while self._parent[i] != i:
+            i = self._parent[i]
+        return i
+
+    def _freeze(self, channels: ChannelMap, reason: str) -> None:
+        for g in set(channels.group.tolist()) - {FIXED}:
+            group = self._all[self._find(g)]
+            group.frozen = group.frozen or reason
+
+    def _open(self, node: Node, channels: int) -> ChannelMap:
+        # A layer that is called twice has one kernel, so one group.
+        if id(node.layer) not in self._opened:
+            number = len(self._all)
+            self._all.append(ChannelGroup(node.name, channels))
+            self._parent.append(number)
+            self._opened[id(node.layer)] = ChannelMap(
+                np.full(channels, number), np.arange(channels)
+            )
+        return self._opened[id(node.layer)]
+
+    def _tie(self, a: ChannelMap, b: ChannelMap, name: str) -> ChannelMap:
+        reason = f"`{name}` joins it with channels that cannot be cut alike"
+        for g, h in {*zip(a.group.tolist(), b.group.tolist(), strict=True)}:
+            here = (a.group == g) & (b.group == h)
+            if g == FIXED and h == FIXED:
+                continue
+            if g == FIXED or h == FIXED:
+                self._freeze(a, reason)
+                self._freeze(b, reason)
+                continue
+            g, h = self._find(g), self._find(h)
+            if g == h and np.array_equal(a.index[here], b.index[here]):
+                continue
+            one, other = self._all[g], self._all[h]
+            if one.channels != other.channels or not np.array_equal(a.index[here], b.index[here]):
+                self._freeze(a, reason)
+                self._freeze(b, reason)
+                continue
+            self._parent[max(g, h)] = min(g, h)
+            self._all[min(g, h)].frozen = one.frozen or other.frozen
+        return a
+
+    def _visit(self, node: Node) -> None:
+        outputs = keras.tree.flatten(node.outputs)
+        channels = self._output_map(node) if len(outputs) == 1 else None
+        if channels is None or len(channels) != _channels(outputs[0]):
+            for ref in node.inputs:
+                kind = type(node.layer).__name__
+                self._freeze(self._maps[ref.id], f"`{node.name}` ({kind}) reads it as a whole")
+            for ref in outputs:
+                self._maps[ref.id] = ChannelMap.fixed(_channels(ref))
+            return
+        self._maps[outputs[0].id] = channels
+
+    def _output_map(self, node: Node) -> ChannelMap | None:
+        """The output's map, or None where it is unknown how channels go through the layer."""
+        layer, maps = node.layer, [self._maps[r.id] for r in node.inputs]
+        if getattr(layer, "data_format", "channels_last") == "channels_first":
+            return None
+        kind = kernel_kind(layer)
+        if kind in OPENING:
+            if getattr(layer, "groups", 1) > 1:
+                return None
+            opened = self._open(node, _channels(node.output))
+            if _mixes_channels(node):
+                self._freeze(opened, f"the activation of `{node.name}` reads it as a whole")
+            return opened
+        if kind is not None:
+            # Depthwise.
+            times = layer.depth_multiplier
+            return ChannelMap(np.repeat(maps[0].group, times), np.repeat(maps[0].index, times))
+        if isinstance(layer, _TIES) or type(layer).__name__ in _TYING_OPS:
+            return self._elementwise(maps, node.name)
+        if isinstance(layer, kl.Concatenate):
+            return self._concatenate(node, maps)
+        if isinstance(layer, (kl.Flatten, kl.Reshape)):
+            return self._flatten(node.inputs[0], node.output, maps[0])
+        if isinstance(layer, _PASSES) or type(layer).__name__ in _PASSING_OPS:
+            return maps[0] if len(maps) == 1 and not _mixes_channels(node) else None
+        return None
+
+    def _elementwise(self, maps, name):
+        widest = max(maps, key=len)
+        if not widest:
+            return None
+        for other in maps:
+            if len(other) == len(widest):
+                self._tie(widest, other, name)
+            elif len(other) == 1:
+                self._freeze(other, f"`{name}` spreads it over other channels")
+            else:
+                return None
+        return widest
+
+    def _concatenate(self, node, maps):
+        if node.layer.axis in (-1, len(node.output.shape) - 1):
+            return ChannelMap(
+                np.concatenate([m.group for m in maps]), np.concatenate([m.index for m in maps])
+            )
+        return self._elementwise(maps, node.name)
+
+    def _flatten(self, source, target, channels):
+        if len(target.shape) < 2 or target.shape[-1] is None or not len(channels):
+            return None
+        inner, outer = _channels(source), _channels(target)
+        if inner == outer:
+            return channels
+        # Everything after the batch goes into one axis: the channels come round once a position.
+        if len(target.shape) == 2 and outer % inner == 0:
+            times = outer // inner
+            return ChannelMap(np.tile(channels.group, times), np.tile(channels.index, times))
+        return None
+
+
+def _channels(ref: TensorRef) -> int:
+    return ref.shape[-1] or 0 if len(ref.shape) > 1 else 0
+
+
+def _mixes_channels(node: Node) -> bool:
+    layer = node.layer
+    if isinstance(layer, kl.BatchNormalization):
+        rank = len(node.output.shape)
+        return layer.axis not in (-1, rank - 1)
+    if isinstance(layer, kl.Rescaling):
+        return np.size(layer.scale) > 1 or np.size(layer.offset) > 1
+    name = getattr(getattr(layer, "activation", None), "__name__", "")
+    return name in _MIXES_CHANNELS

@@ -1,0 +1,133 @@
+"""Kernels with what becomes part of them in an int8 network: the batch norm that follows."""
+
+import dataclasses
+
+import keras
+import numpy as np
+
+from udc_tf.graph.quantization_points import is_fusable, keeps_range
+from udc_tf.graph.trace import Graph, Node, TensorRef, trace
+from udc_tf.layers.activation_quantizer import ActivationQuantizer
+from udc_tf.layers.kernels import KernelLayer
+
+
+@dataclasses.dataclass(frozen=True)
+class Fold:
+    """A kernel that is called once.
+
+    Attributes:
+        batch_norm: what takes its outputs, alone and at once; None if that is something else.
+        input_quantizer: what rounds its inputs; None if nothing does.
+        output_quantizer: what rounds its outputs, after batch norm and ReLU, and nothing else; or
+            None.
+    """
+
+    kernel: KernelLayer
+    batch_norm: keras.layers.BatchNormalization | None
+    input_quantizer: ActivationQuantizer | None
+    output_quantizer: ActivationQuantizer | None = None
+
+    def gain(self) -> np.ndarray:
+        """What the batch norm multiplies with, a channel each."""
+        bn = self.batch_norm
+        gain = 1 / np.sqrt(bn.moving_variance.numpy().astype(np.float64) + bn.epsilon)
+        return gain if bn.gamma is None else gain * bn.gamma.numpy()
+
+
+def folds(network: keras.Model) -> list[Fold]:
+    """The kernels of a functional model, in the order of their calls.
+
+    Example:
+
+    >>> from udc_tf import UDCDense
+    >>> dense, bn = UDCDense(3, name="dense"), keras.layers.BatchNormalization(name="bn")
+    >>> model = keras.Sequential([keras.Input((4,)), dense, bn])
+    >>> [(fold.kernel.name, fold.batch_norm.name) for fold in folds(model)]
+    [('dense', 'bn')]
+    """
+    graph = trace(network)  # of copies of the layers, by the same names
+    layers = {layer.name: layer for layer in network.layers}
+    names = [node.name for node in graph.nodes]
+
+    def layer_of(node: Node | None, kind: type):
+        layer = None if node is None else layers.get(node.name)
+        return layer if isinstance(layer, kind) else None
+
+    found = []
+    for node in graph.nodes:
+        kernel = layer_of(node, KernelLayer)
+        if kernel is None or names.count(node.name) > 1:
+            continue
+        following = None
+        if kernel.activation is keras.activations.linear:
+            following = _sole_consumer(graph, node.output)
+        bn = layer_of(following, keras.layers.BatchNormalization)
+        if bn is not None and names.count(bn.name) > 1:
+            bn = None
+        source = layer_of(_origin(graph, node.inputs[0]), ActivationQuantizer)
+        last = node if bn is None else following
+        target = layer_of(_behind_relu(graph, last), ActivationQuantizer)
+        if target is not None and names.count(target.name) > 1:
+            target = None
+        found.append(Fold(kernel, bn, source, target))
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Mean:
+    """A mean over all positions of an image that is rounded before and after, and nothing else."""
+
+    positions: int
+    input_quantizer: ActivationQuantizer
+    output_quantizer: ActivationQuantizer
+
+
+def means(network: keras.Model) -> list[Mean]:
+    """The global average poolings of a functional model."""
+    graph = trace(network)
+    layers = {layer.name: layer for layer in network.layers}
+    names = [node.name for node in graph.nodes]
+    found = []
+    for node in graph.nodes:
+        if not isinstance(node.layer, keras.layers.GlobalAveragePooling2D):
+            continue
+        around = _origin(graph, node.inputs[0]), _sole_consumer(graph, node.output)
+        source, target = (None if n is None else layers.get(n.name) for n in around)
+        if not all(isinstance(q, ActivationQuantizer) for q in (source, target)):
+            continue
+        height, width = node.inputs[0].shape[1:3]
+        if height and width and names.count(target.name) == 1:
+            found.append(Mean(height * width, source, target))
+    return found
+
+
+def _behind_relu(graph: Graph, node: Node) -> Node | None:
+    following = _sole_consumer(graph, node.output)
+    if following is not None and is_fusable(following.layer):
+        following = _sole_consumer(graph, following.output)
+    return following
+
+
+def _sole_consumer(graph: Graph, ref: TensorRef) -> Node | None:
+    consumers = graph.consumers(ref)
+    is_output = any(r.id == ref.id for r in keras.tree.flatten(graph.outputs))
+    return consumers[0] if len(consumers) == 1 and not is_output else None
+
+
+def _origin(graph: Graph, ref: TensorRef) -> Node | None:
+    """The call that gave a tensor its values, behind all that only moves, selects or joins them.
+
+    None if values were joined that have not one origin, or are inputs.
+    """
+    makers = [n for n in graph.nodes if any(r.id == ref.id for r in keras.tree.flatten(n.outputs))]
+    if not makers or not makers[0].inputs:
+        return makers[0] if makers else None
+    node = makers[0]
+    if keeps_range(node.layer):
+        return _origin(graph, node.inputs[0])
+    if type(node.layer).__name__ == "Concatenate":  # the layer and the operation
+        origins = [_origin(graph, joined) for joined in node.inputs]
+        if any(o is None or o.name != getattr(origins[0], "name", None) for o in origins):
+            return None
+        return origins[0]
+    return node

@@ -1,0 +1,213 @@
+"""Layers whose width, bits, sparsity and kernel size are open.
+
+One theta serves all options. The kernel of a sample z is
+
+    (sum_k z_q[k] Q(theta, b_k, r_k)) * m(z_s) * window(z_k) * inputs(z_w)
+
+where the width mask is that of the channels the layer *reads*: on the outputs, in front of a batch
+norm, a soft mask would be normalised away.
+"""
+
+import functools
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from udc_tf.layers.current_sample import current_sample
+from udc_tf.layers.kernels import (
+    Conv2DKernel,
+    Conv2DTransposeKernel,
+    DenseKernel,
+    DepthwiseConv2DKernel,
+)
+from udc_tf.layers.links import KernelLinks
+from udc_tf.layers.mixture import mixed_kernels
+from udc_tf.quantize import masks, quantizers
+from udc_tf.search.space import LayerOptions, SearchSpace
+
+
+class SearchableKernel:
+    """Adds the options to a kernel layer.
+
+    Outside a search the layer applies theta as it is: the largest options, without quantization.
+
+    Args:
+        widths, bits, sparsities, kernels: this layer's options, as in `udc_tf.SearchSpace`; None
+            leaves them to the search space that `make_searchable` is given.
+        width_group: name of the group of channels that this layer's outputs belong to. Only needed
+            in subclassed models, whose graph cannot be read.
+        input_group: name of the group the layer reads, or a list of names where groups are
+            concatenated. In subclassed models only; None for channels that stay.
+    """
+
+    def __init__(
+        self,
+        *args,
+        widths=None,
+        bits=None,
+        sparsities=None,
+        kernels=None,
+        width_group: str | None = None,
+        input_group: str | list[str] | None = None,
+        **kwargs,
+    ):
+        super().__init__(*args, **kwargs)
+        # Through SearchSpace for its checks.
+        own = SearchSpace(widths=widths, bits=bits, sparsities=sparsities, kernels=kernels)
+        self.options = LayerOptions(own.widths, own.bits, own.sparsities, own.kernels)
+        self.width_group = width_group
+        self.input_group = input_group
+        self.pruned_gradient = 0.0
+        self.links: KernelLinks | None = None
+
+    def build(self, input_shape):
+        super().build(input_shape)
+        self.log_ranges = self.buckets = None
+        if self.options.bits is not None:
+            # Not `trainable`: they have an optimizer of their own. Replicas compute them alike.
+            self.log_ranges = self.add_weight(
+                name="log_ranges",
+                shape=(len(self.options.bits),),
+                initializer="zeros",
+                trainable=False,
+                aggregation="only_first_replica",
+            )
+            self.initialize_ranges()
+        if self.options.sparsities is not None:
+            self.buckets = self.add_weight(
+                name="buckets",
+                shape=self.theta.shape,
+                initializer="zeros",
+                dtype="int32",  # TensorFlow cannot send int8 between workers
+                trainable=False,
+                aggregation="only_first_replica",
+            )
+
+    def initialize_ranges(self) -> None:
+        """Sets each option's range to what suits the present theta."""
+        if self.log_ranges is None:
+            return
+        theta = keras.ops.convert_to_numpy(self.theta)
+        ranges = [quantizers.initial_range(theta, b) for b in self.options.bits]
+        self.log_ranges.assign(np.log(ranges))
+
+    def effective_kernel(self, training):
+        sample = current_sample()
+        return self.theta if sample is None else sample.kernel_of(self)
+
+    def kernels_of_samples(self, z: tf.Tensor) -> list[tf.Tensor]:
+        """The kernel under each of the samples z, [samples, decisions, options]."""
+        samples, links = z.shape[0], self.links
+        bits, z_bits, ranges = (quantizers.FLOAT_BITS,), tf.ones([samples, 1]), tf.ones([1])
+        if self.log_ranges is not None:
+            bits, ranges = self.options.bits, tf.exp(self.log_ranges)
+        if links.bits is not None:
+            z_bits = z[:, links.bits, : len(bits)]
+        scale = self._channel_and_window_masks(z)
+        if links.bits is None and self.buckets is None and scale is None:
+            kernel = mixed_kernels(tf.convert_to_tensor(self.theta), bits, ranges, z_bits[:1])
+            return [kernel[0]] * samples
+        masked = self.buckets is not None
+        kernels = mixed_kernels(
+            tf.convert_to_tensor(self.theta),
+            bits,
+            ranges,
+            z_bits,
+            buckets=tf.convert_to_tensor(self.buckets) if masked else None,
+            tails=self._tails(z) if masked else None,
+            scale=scale,
+            pruned_gradient=self.pruned_gradient,
+        )
+        return tf.unstack(kernels)
+
+    def _channel_and_window_masks(self, z) -> tf.Tensor | None:
+        """The factors of whole taps and input channels, [samples, ...]; None if all are 1."""
+        samples, links, rank = z.shape[0], self.links, len(self.theta.shape)
+        masks = []
+        if links.window is not None:
+            shape = [samples, *self.kernel_size, 1, 1]
+            masks.append(tf.reshape(links.window.mask(z), shape))
+        if links.inputs is not None and links.inputs.decided:
+            shape = [samples] + [1] * rank
+            shape[1 + self.in_axis] = self.theta.shape[self.in_axis]
+            masks.append(tf.reshape(links.inputs.mask(z), shape))
+        return functools.reduce(tf.multiply, masks) if masks else None
+
+    def _tails(self, z):
+        options = len(self.options.sparsities)
+        if self.links.sparsity is None:
+            return masks.tail_sums(tf.ones([z.shape[0], 1]))
+        return masks.tail_sums(z[:, self.links.sparsity, :options])
+
+    def activity(self, pi: tf.Tensor) -> tf.Tensor:
+        """Probability that each weight is there, from the probabilities of all decisions."""
+        shape, links = self.theta.shape, self.links
+        active = tf.ones(shape)
+        if links.window is not None:
+            active *= tf.reshape(links.window.mask(pi[None]), [*self.kernel_size, 1, 1])
+        outputs = links.outputs.mask(pi[None])
+        if self.in_axis is None:
+            return active * tf.reshape(outputs, [1, 1, shape[2], shape[3]])
+        for axis, mask in ((self.in_axis, links.inputs.mask(pi[None])), (self.out_axis, outputs)):
+            along = [1] * len(shape)
+            along[axis] = shape[axis]
+            active *= tf.reshape(mask, along)
+        return active
+
+    def ranked_buckets(self, theta: np.ndarray, activity: np.ndarray) -> np.ndarray:
+        """Theta ranked anew."""
+        return masks.nested_buckets(np.abs(theta), activity, self.options.sparsities)
+
+    def followed_ranges(self, theta: np.ndarray, now: np.ndarray, share: float) -> np.ndarray:
+        """The logarithms of the ranges, moved by `share` towards what fits theta best.
+
+        A weight beyond its range has no gradient, so a range must not stay behind.
+        """
+        best = [quantizers.initial_range(theta, b) for b in self.options.bits]
+        return ((1 - share) * now + share * np.log(best)).astype(np.float32)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "widths": self.options.widths,
+            "bits": self.options.bits,
+            "sparsities": self.options.sparsities,
+            "kernels": self.options.kernels,
+            "width_group": self.width_group,
+            "input_group": self.input_group,
+        }
+
+
+@keras.saving.register_keras_serializable("udc_tf")
+class UDCConv2D(SearchableKernel, Conv2DKernel):
+    """`keras.layers.Conv2D` with searched width, bits, sparsity and kernel size.
+
+    >>> y = UDCConv2D(16, 3, bits=(2, 4, 8), padding="same")(keras.Input((8, 8, 3)))
+    >>> tuple(y.shape)
+    (None, 8, 8, 16)
+    """
+
+
+@keras.saving.register_keras_serializable("udc_tf")
+class UDCDepthwiseConv2D(SearchableKernel, DepthwiseConv2DKernel):
+    """`keras.layers.DepthwiseConv2D` with searched bits, sparsity and kernel size.
+
+    >>> y = UDCDepthwiseConv2D(3, sparsities=(0.5, 1.0))(keras.Input((8, 8, 3)))
+    >>> tuple(y.shape)
+    (None, 6, 6, 3)
+    """
+
+
+@keras.saving.register_keras_serializable("udc_tf")
+class UDCConv2DTranspose(SearchableKernel, Conv2DTransposeKernel):
+    """`keras.layers.Conv2DTranspose` with searched width, bits and sparsity."""
+
+
+@keras.saving.register_keras_serializable("udc_tf")
+class UDCDense(SearchableKernel, DenseKernel):
+    """`keras.layers.Dense` with searched width, bits and sparsity.
+
+    >>> tuple(UDCDense(4, bits=(1, 8))(keras.Input((16,))).shape)
+    (None, 4)
+    """

@@ -1,0 +1,1 @@
+"""The search: space, plan, decisions, and the model whose `fit` trains them."""

@@ -1,0 +1,160 @@
+"""Reading the architecture out of a searched model."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+from udc_tf.compact.architecture import Architecture, LayerSummary, get_layer_weights
+from udc_tf.compact.build import Compactor, Configuration, LayerChoice, carry_weights
+from udc_tf.cost.targets import Flash, Macs
+from udc_tf.layers.searchable_kernels import SearchableKernel
+from udc_tf.quantize.quantizers import FLOAT_BITS
+from udc_tf.search import decisions
+from udc_tf.search.plan import Plan
+from udc_tf.search.repair import Budget, extreme, preferences, repair
+from udc_tf.training import batch_norm
+
+
+def extract_architecture(search, calibration: Iterable[Any] | None) -> Architecture:
+    """The most likely configuration inside every target, with the search's weights."""
+    return architecture_of(search, repaired_choice(search), calibration)
+
+
+def most_likely_architecture(search) -> Architecture:
+    """The most likely configuration as it is, without weights: inside the targets or not."""
+    likely = decisions.most_likely(search.state.log_probabilities())
+    return describe(search, likely.numpy().argmax(axis=1))
+
+
+def architecture_of(search, chosen: np.ndarray, calibration=None) -> Architecture:
+    """The architecture of any choice of options, with the search's weights."""
+    plain = describe(search, chosen)
+    if search.problem.compactable is None:
+        return plain
+    graph, groups = search.problem.compactable
+    compactor = Compactor(graph, groups, plain.configuration)
+    compact = compactor.build()
+    carry_weights(compactor.layers, _search_weights(search, plain.choices))
+    layers = batch_norm.batch_norm_layers(compact)
+    if layers and calibration is None:
+        logging.warning(
+            "No data to measure batch-norm statistics on: give `calibration`. The network keeps "
+            "those of the search, which mix many configurations."
+        )
+    elif layers:
+        batch_norm.recalibrate(layers, lambda x: compact(x, training=True), calibration)
+    return dataclasses.replace(plain, weights=get_layer_weights(compact))
+
+
+def repaired_choice(search, scores: np.ndarray | None = None) -> np.ndarray:
+    """Option numbers: the most likely ones (or by other scores), moved inside the targets."""
+    budget, plan = Budget(search.problem.bound), search.problem.plan
+    if scores is None:
+        scores = preferences(search.state.log_probabilities().numpy(), plan)
+    smallest = min((extreme(t, plan, True) for t in budget.targets), key=budget.ratio)
+    chosen = repair(scores, search.state.valid.numpy(), budget, smallest)
+    ratio = budget.ratio(chosen)
+    if ratio > 1:
+        raise ValueError(f"No configuration inside the targets was found: {ratio:.1%} of them.")
+    return chosen
+
+
+def chosen_options(plan: Plan, choices: Mapping[str, float], base: np.ndarray) -> np.ndarray:
+    """Option numbers from names and values; decisions that are not named stay as in `base`."""
+    known = {d.name: i for i, d in enumerate(plan.decisions)}
+    chosen = base.copy()
+    for name, value in choices.items():
+        if name not in known:
+            raise ValueError(f"The decisions are {', '.join(known)}. Received: {name!r}")
+        options = plan.decisions[known[name]].options
+        near = np.isclose(options, value)
+        if not near.any():
+            raise ValueError(f"The options of {name} are {options}. Received: {value!r}")
+        chosen[known[name]] = int(near.argmax())
+    return chosen
+
+
+def describe(search, chosen: np.ndarray) -> Architecture:
+    """The architecture of option numbers, without weights."""
+    problem = search.problem
+    plan = problem.plan
+    choices = {d.name: d.options[k] for d, k in zip(plan.decisions, chosen, strict=True)}
+    flash = next((t for t in problem.targets if isinstance(t, Flash)), None)
+    floats = any(FLOAT_BITS in (layer.options.bits or ()) for layer in plan.layers)
+    bound = (flash or Flash("1KiB")).bind(plan) if not floats else None
+    maps = (bound or problem.bound[0]).maps
+    counts = maps.counts(maps.one_hot(chosen))
+    size = bound.layer_bytes(counts) if bound else counts.weights * counts.bits / 8
+    countable = all(layer.positions is not None for layer in plan.layers)
+    macs = float(Macs(1).bind(plan).cost(counts)) if countable else 0
+    layers = []
+    for i, layer in enumerate(plan.layers):
+        if not counts.present[i]:
+            continue
+        kernel = choices.get(f"kernel/{layer.name}", _only(layer.options.kernels))
+        layers.append(
+            LayerSummary(
+                name=layer.name,
+                kernel_size=(int(kernel),) * 2 if kernel else layer.kernel_size,
+                inputs=round(float(counts.inputs[i])),
+                outputs=round(float(counts.outputs[i])),
+                original_outputs=len(layer.outputs),
+                bits=int(choices.get(f"bits/{layer.name}", _only(layer.options.bits) or 8)),
+                nonzeros=float(counts.density[i]),
+                weights=round(float(counts.weights[i])),
+                bytes=round(float(size[i]), 1),
+            )
+        )
+    return Architecture(
+        source=problem.source or {},
+        configuration=_configuration(plan, choices),
+        choices=choices,
+        layers=tuple(layers),
+        flash_bytes=round(float(bound.cost(counts))) if bound else 0,
+        macs=round(macs),
+        targets=tuple(t.to_dict() for t in problem.targets),
+    )
+
+
+def _only(options):
+    """The option of a decision that has just one; None where nothing is searched."""
+    return options[0] if options else None
+
+
+def _configuration(plan: Plan, choices) -> Configuration:
+    channels = {}
+    for g, counts in plan.widths.items():
+        name = plan.groups[g].name
+        fraction = choices.get(f"width/{name}")
+        channels[name] = (
+            counts[0] if fraction is None else round(fraction * plan.groups[g].channels)
+        )
+    layers = {}
+    for layer in plan.layers:
+        options = layer.options
+        kernel = choices.get(f"kernel/{layer.name}", _only(options.kernels))
+        layers[layer.name] = LayerChoice(
+            bits=int(choices.get(f"bits/{layer.name}", _only(options.bits) or FLOAT_BITS)),
+            nonzeros=float(choices.get(f"sparsity/{layer.name}", _only(options.sparsities) or 1.0)),
+            kernel_size=None if kernel is None else int(kernel),
+        )
+    branches = {d.subject: int(choices[d.name]) for d in plan.decisions if d.kind == "choice"}
+    return Configuration(channels, layers, branches)
+
+
+def _search_weights(search, choices) -> dict[str, dict[str, np.ndarray]]:
+    """The searched network's weights by the original layers' names, ranges of the chosen bits."""
+    weights = {}
+    for name, layer in search.layers_by_name.items():
+        values = {v.name: v.numpy() for v in layer.weights}
+        if isinstance(layer, SearchableKernel):
+            ranges, options = values.pop("log_ranges", None), layer.options.bits
+            values.pop("buckets", None)
+            if ranges is not None:
+                bits = choices.get(f"bits/{name}", options[0])
+                values["log_range"] = ranges[options.index(bits)]
+        weights[name] = values
+    return weights

@@ -1,0 +1,170 @@
+"""`make_searchable`: from an ordinary Keras model to one that searches its own configuration."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+from absl import logging
+
+from udc_tf.cost.targets import BoundTarget, Target
+from udc_tf.graph import conversion
+from udc_tf.graph.channel_groups import ChannelGroups
+from udc_tf.graph.trace import Graph, Node, trace
+from udc_tf.layers.choice import Mix
+from udc_tf.layers.searchable_kernels import (
+    SearchableKernel,
+    UDCConv2D,
+    UDCConv2DTranspose,
+    UDCDense,
+    UDCDepthwiseConv2D,
+)
+from udc_tf.search.model import SearchModel, SearchProblem
+from udc_tf.search.named_groups import is_subclassed, plan_named_groups
+from udc_tf.search.plan import Plan, plan_search
+from udc_tf.search.repair import Budget, extreme
+from udc_tf.search.settings import SearchSettings
+from udc_tf.search.space import SearchSpace
+
+_SEARCHABLE = {
+    "Conv2D": UDCConv2D,
+    "DepthwiseConv2D": UDCDepthwiseConv2D,
+    "Conv2DTranspose": UDCConv2DTranspose,
+    "Dense": UDCDense,
+}
+
+
+def make_searchable(
+    model: keras.Model,
+    space: SearchSpace | str = "ethos_u55",
+    target: Target | Sequence[Target] = (),
+    settings: SearchSettings | None = None,
+) -> SearchModel:
+    """A model whose `fit` searches for the best configuration of `model` inside the targets.
+
+    The weights of `model` are taken over; `model` itself is left as it is.
+
+    Args:
+        model: a functional or Sequential model, or a subclassed one written with UDC layers whose
+            `width_group` and `input_group` are named (there the layers' own options count, not
+            `space`).
+        space: options, or the name of a preset.
+        target: one target, or several that must all hold.
+        settings: constants of the algorithm.
+
+    Raises:
+        ValueError: nothing can be searched, or a target is below the smallest configuration.
+
+    Example:
+
+    >>> import udc_tf
+    >>> x = keras.Input((8, 8, 1))
+    >>> y = keras.layers.Conv2D(8, 3, activation="relu")(x)
+    >>> y = keras.layers.Dense(10)(keras.layers.GlobalAveragePooling2D()(y))
+    >>> search = make_searchable(keras.Model(x, y), "ethos_u55", udc_tf.Flash("2.5KiB"))
+    >>> search.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    """
+    space = SearchSpace.preset(space) if isinstance(space, str) else space
+    targets = tuple(target) if isinstance(target, (list, tuple)) else (target,)
+    if not targets or not all(hasattr(t, "bind") for t in targets):
+        raise ValueError(
+            "`target` must be one or several of udc_tf.Flash, udc_tf.Macs, udc_tf.PaperSize. "
+            f"Received: {target!r}"
+        )
+    settings = settings or SearchSettings()
+    if is_subclassed(model):
+        layers, plan = plan_named_groups(model)
+        network, compactable, source = model, None, None
+    else:
+        graph = trace(model)
+        groups = ChannelGroups(graph)
+        plan = plan_search(graph, groups, space)
+        network, layers = _searchable_network(graph, plan)
+        compactable, source = (graph, groups), keras.saving.serialize_keras_object(model)
+    bound = tuple(t.bind(plan) for t in targets)
+    _check_reachable(targets, bound, plan)
+    for name, reason in plan.left_out.items():
+        logging.info("Not searched: %s, because %s", name, reason)
+    problem = SearchProblem(source, plan, space, targets, bound, compactable)
+    return SearchModel(network, layers, problem, settings, name=f"{model.name}_search")
+
+
+def reachable_range(target: BoundTarget, plan: Plan) -> tuple[float, float]:
+    """The smallest and the largest cost of any configuration."""
+    costs = [
+        Budget((target,)).ratio(extreme(target, plan, smallest)) * target.budget
+        for smallest in (True, False)
+    ]
+    return costs[0], costs[1]
+
+
+def _check_reachable(targets, bound, plan):
+    for target, b in zip(targets, bound, strict=True):
+        low, high = reachable_range(b, plan)
+        reachable = f"from {target.describe(low)} to {target.describe(high)}"
+        if b.budget < low:
+            raise ValueError(
+                f"No configuration is that small: this network and space reach {reachable}. "
+                f"Received: a budget of {target.describe(b.budget)}"
+            )
+        if b.budget > high:
+            logging.warning(
+                "Every configuration is inside the budget of %s: this network and space reach %s.",
+                target.describe(b.budget),
+                reachable,
+            )
+    budget, chosen = Budget(bound), None
+    for b in bound:
+        smallest = extreme(b, plan, True)
+        if budget.ratio(smallest) <= 1:
+            chosen = smallest
+    if chosen is None:
+        raise ValueError(
+            "No configuration was found inside all targets at once; each can be met alone. "
+            f"Received: {', '.join(t.describe(t.budget) for t in targets)}"
+        )
+
+
+def _searchable_network(graph: Graph, plan: Plan):
+    priced = {p.name: p for p in plan.layers}
+    made: dict[int, keras.Operation] = {}
+    originals: dict[str, keras.layers.Layer] = {}
+    layers: dict[str, keras.layers.Layer] = {}
+
+    def make(node: Node):
+        if node.name in priced:
+            options = dataclasses.asdict(priced[node.name].options)
+            kind = conversion.kernel_kind(node.layer)
+            config = conversion.kernel_config(node.layer, node.name)
+            new = _SEARCHABLE[kind](**config, **options)
+        elif isinstance(node.layer, Mix):
+            new = Mix(node.layer.branch_count, name=conversion.safe_name(f"{node.name}_mix"))
+            if plan.decision_index("choice", node.name) is not None:
+                new.decision = f"choice/{node.name}"
+        elif isinstance(node.layer, keras.layers.Layer):
+            new = conversion.copy_layer(node.layer, node.name)
+        else:
+            return node.layer
+        originals[node.name], layers[node.name] = node.layer, new
+        return new
+
+    def convert(node: Node):
+        if id(node.layer) not in made:
+            made[id(node.layer)] = make(node)
+        return made[id(node.layer)]
+
+    network = graph.rebuild(convert)
+    for name, layer in layers.items():
+        _take_over(originals[name], layer)
+    return network, layers
+
+
+def _take_over(old: keras.layers.Layer, new: keras.layers.Layer) -> None:
+    if isinstance(new, SearchableKernel):
+        weights = conversion.layer_weights(old)
+        new.theta.assign(weights["kernel"])
+        if new.bias is not None:
+            new.bias.assign(weights["bias"])
+        new.initialize_ranges()
+    elif old.weights:
+        new.set_weights([np.asarray(w) for w in old.get_weights()])

@@ -1,0 +1,200 @@
+"""From the most likely configuration to the most likely one inside the budget.
+
+Minimising |E - e*| leaves the argmax a few percent off, on either side. Decisions are changed,
+those that cost least probability first, until every target holds and the budget is used.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from udc_tf.cost.targets import BoundTarget
+from udc_tf.search.plan import Plan
+
+_ENOUGH = 0.99  # of the binding budget: what the repair aims at
+_ROUNDS = 60
+_TRIED = 24  # moves that are followed up with a second one
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """All targets as one number: the largest share of its budget that any of them needs."""
+
+    targets: tuple[BoundTarget, ...]
+
+    def _largest(self, counts_of) -> np.ndarray:
+        return np.max([t.cost(counts_of(t.maps)) / t.budget for t in self.targets], axis=0)
+
+    def ratio(self, chosen: np.ndarray) -> float:
+        return float(self._largest(lambda m: m.counts(m.one_hot(chosen))))
+
+    def after_moves(self, chosen: np.ndarray) -> np.ndarray:
+        """[decisions, options]"""
+        return self._largest(lambda m: m.counts_of_moves(chosen))
+
+    def after_pairs(self, chosen: np.ndarray, first: int, second: int) -> np.ndarray:
+        return self._largest(lambda m: m.counts_of_pairs(chosen, first, second))
+
+
+def extreme(target: BoundTarget, plan: Plan, smallest: bool) -> np.ndarray:
+    """The configuration with the smallest or the largest cost.
+
+    Costs rise with width and kernel, and add up over layers, so that it is enough to go to the best
+    option decision by decision; only bits and non-zeros of one layer must be tried together.
+    """
+    budget, better = Budget((target,)), np.argmin if smallest else np.argmax
+    sizes = [len(d.options) for d in plan.decisions]
+    chosen = np.asarray([0 if smallest else n - 1 for n in sizes])
+    pairs = [
+        (i, plan.decision_index("sparsity", d.subject))
+        for i, d in enumerate(plan.decisions)
+        if d.kind == "bits"
+    ]
+    for _ in range(3):
+        before = chosen.copy()
+        moves = budget.after_moves(chosen)
+        for i, d in enumerate(plan.decisions):
+            if d.kind in ("bits", "sparsity"):
+                chosen[i] = better(moves[i, : sizes[i]])
+        for i, d in enumerate(plan.decisions):
+            if d.kind == "choice":
+                chosen[i] = better(budget.after_moves(chosen)[i, : sizes[i]])
+        for first, second in pairs:
+            if second is not None:
+                both = budget.after_pairs(chosen, first, second)[: sizes[first], : sizes[second]]
+                chosen[first], chosen[second] = np.unravel_index(better(both), both.shape)
+        if np.array_equal(before, chosen):
+            break
+    return chosen
+
+
+def preferences(log_pi: np.ndarray, plan: Plan) -> np.ndarray:
+    """What a repair should think of each option, from what the search thinks of it.
+
+    By the end of a search the probabilities of unlikely options are noise, and taken literally they
+    would send a classifier from all of its weights to a hundredth of them. Widths, bits, non-zeros
+    and kernel sizes are ordered: an option next to a likely one is hardly worse, one far from it
+    has never been tried with these weights. So half of the score is the logarithm of
+
+        sum_j pi_j exp(-|k - j|)
+
+    and half is minus the number of steps from the most likely option, which stays the best.
+    """
+    scores = log_pi.copy()
+    for i, decision in enumerate(plan.decisions):
+        if decision.kind == "choice":
+            continue
+        count = len(decision.options)
+        row, numbers = log_pi[i, :count], np.arange(count)
+        steps = np.abs(numbers[:, None] - numbers[None])
+        spread = np.logaddexp.reduce(row[None] - steps, axis=1)
+        scores[i, :count] = (spread - steps[row.argmax()]) / 2
+    return scores
+
+
+def repair(log_pi: np.ndarray, valid: np.ndarray, budget: Budget, smallest: np.ndarray):
+    """The most likely choice of options for which `budget.ratio` is at most 1, and not far below.
+
+    Args:
+        log_pi: [decisions, options].
+        valid: which entries are options.
+        smallest: a configuration inside the budget, to start from if nothing else leads there.
+    """
+    log_pi = np.where(valid, log_pi, -np.inf)
+    chosen = _shrink(log_pi.argmax(axis=1), log_pi, budget)
+    if chosen is None:
+        chosen = smallest.copy()
+    chosen = _fill(chosen, log_pi, budget)
+    return _polish(chosen, log_pi, budget)
+
+
+def _losses(chosen, log_pi):
+    """What probability each move costs, in nats; moves that are none cost infinitely much."""
+    losses = log_pi[np.arange(len(chosen)), chosen][:, None] - log_pi
+    losses[np.arange(len(chosen)), chosen] = np.inf
+    return losses
+
+
+def _move(chosen, flat_index, options):
+    moved = chosen.copy()
+    moved[flat_index // options] = flat_index % options
+    return moved
+
+
+def _shrink(chosen, log_pi, budget):
+    options = log_pi.shape[1]
+    for _ in range(len(chosen) * options):
+        ratio = budget.ratio(chosen)
+        if ratio <= 1:
+            return chosen
+        # No credit for going far below the budget: what is needed is what counts.
+        gain = np.minimum(ratio - budget.after_moves(chosen), ratio - _ENOUGH)
+        losses = np.maximum(_losses(chosen, log_pi), 1e-6)
+        price = np.where(
+            (gain > 1e-9) & np.isfinite(losses), losses / np.maximum(gain, 1e-9), np.inf
+        )
+        if not np.isfinite(price).any():
+            return None
+        chosen = _move(chosen, price.argmin(), options)
+    return None
+
+
+def _fill(chosen, log_pi, budget):
+    options = log_pi.shape[1]
+    for _ in range(len(chosen) * options):
+        ratio = budget.ratio(chosen)
+        if ratio >= _ENOUGH:
+            return chosen
+        after, losses = budget.after_moves(chosen), _losses(chosen, log_pi)
+        gain = np.where(after <= 1, after - ratio, 0.0)
+        usable = (gain > 1e-6) & np.isfinite(losses)
+        if usable.any():
+            price = np.where(usable, np.maximum(losses, 1e-6) / np.maximum(gain, 1e-9), np.inf)
+            chosen = _move(chosen, price.argmin(), options)
+            continue
+        better = _fill_by_two(chosen, log_pi, budget, ratio)
+        if better is None:
+            return chosen
+        chosen = better
+    return chosen
+
+
+def _fill_by_two(chosen, log_pi, budget, ratio):
+    """Up beyond the budget, then down again, where that ends above where it began."""
+    options = log_pi.shape[1]
+    after, losses = budget.after_moves(chosen), _losses(chosen, log_pi)
+    ups = np.where((after > 1) & np.isfinite(losses), after, np.inf)
+    best, best_ratio = None, ratio + 1e-6
+    for up in np.argsort(ups, axis=None)[:_TRIED]:
+        if not np.isfinite(ups.flat[up]):
+            break
+        moved = _move(chosen, up, options)
+        down = budget.after_moves(moved)
+        down = np.where((down <= 1) & np.isfinite(log_pi), down, -np.inf)
+        if down.max() > best_ratio:
+            best, best_ratio = _move(moved, down.argmax(), options), down.max()
+    return best
+
+
+def _polish(chosen, log_pi, budget):
+    """Takes back changes, alone or against another change, where the budget allows it."""
+    options = log_pi.shape[1]
+    for _ in range(_ROUNDS):
+        floor = min(_ENOUGH, budget.ratio(chosen)) - 1e-9
+        best, best_gain = None, 1e-9
+        gains = -_losses(chosen, log_pi)
+        for first in np.argsort(-gains, axis=None)[:_TRIED]:
+            if gains.flat[first] <= 1e-9:
+                break
+            moved = _move(chosen, first, options)
+            after, losses = budget.after_moves(moved), _losses(moved, log_pi)
+            losses[np.arange(len(moved)), moved] = 0.0  # no second move
+            losses[first // options] = np.where(np.arange(options) == first % options, 0.0, np.inf)
+            losses = np.where((after <= 1) & (after >= floor), losses, np.inf)
+            gain = gains.flat[first] - losses.min()
+            if gain > best_gain:
+                best, best_gain = _move(moved, losses.argmin(), options), gain
+        if best is None:
+            break
+        chosen = best
+    return chosen

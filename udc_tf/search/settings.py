@@ -1,0 +1,94 @@
+"""How a search runs: the constants of the algorithm, each of which can be switched off."""
+
+import dataclasses
+from collections.abc import Mapping
+
+
+def _all_but_widths() -> dict[str, int]:
+    return {"bits": 2, "sparsity": 2, "kernel": 2, "choice": 2}
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchSettings:
+    """Constants of the UDC search. Defaults are the paper's where it gives any, but for the start.
+
+    Args:
+        samples: Monte-Carlo samples a step, each on its own slice of the batch.
+        tau: temperature of the Gumbel-softmax, first and last, exponential in between.
+        vartheta: share of decisions that follow the accepted sample z-tilde, linear.
+        xi: how far the largest probability may rise above where it started, linear.
+        certainty: how sure the first guess is (`udc_tf.search.start`); 0 starts from uniform
+            probabilities, as the paper does.
+        warmup: share of the steps, at the start, in which only the weights are trained.
+        strength: lambda, the weight of |E - e*| / e* in the loss.
+        kappa: how many options of a decision a forward pass uses, by kind; all where not given.
+        rejection, projection, straight_through: parts of the algorithm, for ablation.
+        rejection_draws: accepted samples that z-tilde averages.
+        mask_refresh: steps between two rankings of the weights.
+        pruned_gradient: share of its gradient that a pruned weight still gets, 0 to 1.
+        range_follow: how far, at each ranking, the quantization ranges move towards what fits the
+            weights best; 0 leaves them to their gradient alone.
+        decision_travel: learning rate times steps of the decisions; the paper's 1e-3 is too small
+            for short runs, so the rate follows from the length of the run. From a first guess, runs
+            of less than 3,000 steps travel less far: their noise would undo it.
+        seed: of the sampling.
+
+    Example:
+
+    >>> SearchSettings(samples=8).samples, SearchSettings.vanilla().rejection
+    (8, False)
+    """
+
+    samples: int = 4
+    tau: tuple[float, float] = (0.66, 0.1)
+    vartheta: tuple[float, float] = (0.0, 0.5)
+    xi: tuple[float, float] = (0.1, 1.0)
+    certainty: float = 60.0
+    warmup: float = 0.2
+    strength: float = 1.0
+    kappa: Mapping[str, int] = dataclasses.field(default_factory=_all_but_widths)
+    rejection: bool = True
+    projection: bool = True
+    straight_through: bool = True
+    rejection_draws: int = 4
+    mask_refresh: int = 16
+    pruned_gradient: float = 0.0
+    range_follow: float = 0.5
+    decision_travel: float = 30.0
+    seed: int = 0
+
+    def __post_init__(self):
+        def check(valid, name, wanted):
+            if not valid:
+                raise ValueError(f"`{name}` must be {wanted}. Received: {getattr(self, name)!r}")
+
+        for name in ("tau", "vartheta", "xi"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+            check(len(getattr(self, name)) == 2, name, "two numbers, first and last")
+        check(self.samples >= 1, "samples", "at least 1")
+        check(min(self.tau) > 0, "tau", "positive")
+        check(0 <= min(self.vartheta) <= max(self.vartheta) <= 1, "vartheta", "between 0 and 1")
+        check(min(self.xi) > 0, "xi", "positive; at 0 the order of the options is lost")
+        check(self.certainty >= 0, "certainty", "at least 0")
+        check(0 <= self.warmup < 1, "warmup", "at least 0 and below 1")
+        check(self.strength >= 0, "strength", "at least 0")
+        check(all(k >= 1 for k in self.kappa.values()), "kappa", "at least 1 for each kind")
+        check(self.rejection_draws >= 1, "rejection_draws", "at least 1")
+        check(self.mask_refresh >= 1, "mask_refresh", "at least 1")
+        check(0 <= self.pruned_gradient <= 1, "pruned_gradient", "between 0 and 1")
+        check(0 <= self.range_follow <= 1, "range_follow", "between 0 and 1")
+        check(self.decision_travel > 0, "decision_travel", "positive")
+
+    @classmethod
+    def vanilla(cls, strength: float = 1.0, **changes) -> "SearchSettings":
+        """Plain differentiable search: one soft sample, no rejection, projection or warm-up."""
+        return cls(
+            samples=1,
+            rejection=False,
+            projection=False,
+            straight_through=False,
+            certainty=0.0,
+            warmup=0.0,
+            strength=strength,
+            **changes,
+        )

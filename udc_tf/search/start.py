@@ -1,0 +1,142 @@
+"""Where decisions start after the warm-up: near the budget, with what harms least.
+
+From uniform probabilities a short search under a tight budget spends its steps on shrinking
+everything alike, and what is cheap to keep goes with the rest. The first guess is, of all
+distributions over configurations with the budget as their expected cost, the one that trades harm
+against freedom:
+
+    pi[o] ~ exp(-certainty * harm[o] - pressure * cost[o])
+
+for each decision, cost[o] with all others at their pi, and one pressure for all that meets the
+budget. The harm of few channels and of few weights is about what it is in some ninety trained
+networks (`benchmarks/compare_landscape.py`): each layer counts alike however large it is, each
+halving of its channels or of its weights costs about as much as the one before, and a halving of
+channels as much as three or four of weights. So large layers are pruned hard, where that saves
+most, and small ones are left alone. The harm of few bits is minus the logarithm of what rounding
+leaves of the squares of the weights, and a little of how many bits there are; of taps, that of
+their number.
+"""
+
+import collections
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from udc_tf.quantize import quantizers
+from udc_tf.search import decisions
+from udc_tf.search.plan import Decision, Plan
+
+_PRESSURES, _ROUNDS, _LARGEST_PRESSURE = 18, 8, 1e4
+# Rounding is felt more than pruning that loses as much: at equal size, uniform networks of 2 bits
+# were a point behind those of 4 (Fashion-MNIST at 14x14, 9,000 bytes, one seed).
+_ROUNDING = 4.0
+_PER_HALVED_BITS = 0.03
+# Of each halving, and what later ones cost beyond it. For widths that goes with 1/width: a kernel's
+# size is a product of two, and a logarithm would be as content with one of them next to nothing.
+_WIDTH, _NARROWNESS = 0.4, 0.1
+_PRUNING, _PRUNING_MORE = 0.08, 0.018
+_NOTHING = 1e-6
+
+
+def harm(decision: Decision, theta: np.ndarray | None) -> np.ndarray:
+    """Of each option. `theta`: of the layer that bits are about.
+
+    >>> harm(Decision("width", "conv", (0.25, 1.0)), None).round(2).tolist()
+    [1.1, 0.0]
+    >>> harm(Decision("sparsity", "conv", (0.25, 0.5, 1.0)), None).round(2).tolist()
+    [0.23, 0.1, 0.0]
+    """
+    options = np.asarray(decision.options, float)
+    if decision.kind == "choice":
+        return np.zeros(len(options))  # operators cannot be judged by their weights
+    if decision.kind == "kernel":
+        return 2 * np.log(options.max() / options)
+    halvings = np.log2(options.max() / options)
+    if decision.kind == "width":
+        return _WIDTH * halvings + _NARROWNESS * (options.max() / options - 1)
+    if decision.kind == "sparsity":
+        return _PRUNING * halvings + _PRUNING_MORE * halvings**2
+    total = max(float(np.square(np.asarray(theta, np.float64)).sum()), _NOTHING)
+    lost = np.array([_rounding_error(theta, int(b)) for b in options]) / total
+    return _ROUNDING * np.log(1 / np.clip(1 - lost, _NOTHING, 1.0)) + _PER_HALVED_BITS * halvings
+
+
+def _rounding_error(theta: np.ndarray, bits: int) -> float:
+    if bits == quantizers.FLOAT_BITS:
+        return 0.0
+    r = tf.constant(quantizers.initial_range(theta, bits), tf.float32)
+    rounded = quantizers.quantize(tf.constant(theta, tf.float32), bits, r).numpy()
+    return float(np.square(rounded - theta).sum())
+
+
+def first_guess(
+    harms: np.ndarray,
+    valid: np.ndarray,
+    cost_ratios: Callable[[tf.Tensor], tf.Tensor],
+    certainty: float,
+) -> np.ndarray:
+    """Logits, [decisions, options].
+
+    Args:
+        harms: of every option.
+        valid: which entries are options.
+        cost_ratios: from samples, [samples, decisions, options], to cost / budget.
+    """
+    valid_options = tf.constant(valid)
+
+    @tf.function  # it is called a hundred times and more
+    def differentiated(logits):
+        pi = tf.exp(decisions.log_probabilities(logits, valid_options))
+        with tf.GradientTape() as tape:
+            tape.watch(pi)
+            ratio = cost_ratios(pi[None])[0]
+        return ratio, tape.gradient(ratio, pi)
+
+    def ratio_and_slope(logits):
+        ratio, slope = differentiated(tf.constant(logits, tf.float32))
+        return float(ratio), slope.numpy()
+
+    base = np.where(valid, -certainty * harms, 0.0)
+
+    def under(pressure: float):
+        logits = base
+        for _ in range(_ROUNDS):
+            ratio, slope = ratio_and_slope(logits)
+            # Half the way: each decision's cost depends on what the others do.
+            logits = 0.5 * logits + 0.5 * (base - pressure * np.where(valid, slope, 0.0))
+        return logits, ratio
+
+    logits, ratio = under(0.0)
+    low, high = 0.0, _LARGEST_PRESSURE
+    for _ in range(_PRESSURES if ratio > 1 else 0):
+        # Over magnitudes: nothing is known of the scale of the costs.
+        middle = np.sqrt(max(low, 1e-2) * high)
+        found, ratio = under(middle)
+        if ratio > 1:
+            low = middle
+        else:
+            high, logits = middle, found
+    return np.where(valid, logits - logits.mean(axis=-1, keepdims=True, where=valid), 0.0)
+
+
+def harms_of(plan: Plan, thetas: dict[str, keras.Variable], options: int) -> np.ndarray:
+    """Of all decisions, padded to `options`; `thetas` by the names of their layers.
+
+    A width counts once for every layer that writes its channels: those of a residual network's
+    trunk are missed in all of its blocks.
+    """
+    writers = collections.Counter(
+        plan.groups[g].name
+        for layer in plan.layers
+        if layer.inputs is not None  # a depthwise layer has the channels it is given
+        for g in plan.group_of(layer.outputs)
+    )
+    rows = np.zeros((len(plan.decisions), options))
+    for row, decision in zip(rows, plan.decisions, strict=True):
+        theta = thetas.get(decision.subject)
+        theta = None if theta is None else keras.ops.convert_to_numpy(theta)
+        times = writers[decision.subject] if decision.kind == "width" else 1
+        row[: len(decision.options)] = times * harm(decision, theta)
+    return rows

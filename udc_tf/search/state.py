@@ -1,0 +1,134 @@
+"""All state of a search that is not weights: logits, and where the run stands."""
+
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from udc_tf.search import decisions
+from udc_tf.search.plan import Decision
+from udc_tf.search.settings import SearchSettings
+from udc_tf.training import schedules
+
+
+class Now(NamedTuple):
+    """The schedules' values at one step."""
+
+    warming_up: tf.Tensor
+    tau: tf.Tensor
+    vartheta: tf.Tensor
+    xi: tf.Tensor
+
+
+class SearchState(keras.layers.Layer):
+    """The decisions' logits in one padded matrix, and the step count; both saved with a model."""
+
+    def __init__(self, all_decisions: tuple[Decision, ...], settings: SearchSettings, **kwargs):
+        super().__init__(trainable=False, **kwargs)
+        self.settings = settings
+        sizes = np.asarray([len(d.options) for d in all_decisions])
+        self.options = int(sizes.max())
+        self._valid = np.arange(self.options)[None] < sizes[:, None]
+        limit = [settings.kappa.get(d.kind, self.options) for d in all_decisions]
+        self._kappa = np.minimum(limit, sizes).astype(np.int32)
+        # The whole step refreshes masks in numpy, which XLA cannot compile.
+        self.supports_jit = False
+
+    def build(self, _):
+        # Replicas compute all of this alike, from gradients that were summed over them. So each
+        # takes its own ("first" is the first of a process): a mean would be one more exchange.
+        self.logits = self.add_weight(
+            name="logits",
+            shape=self._valid.shape,
+            initializer="zeros",
+            trainable=False,
+            aggregation="only_first_replica",
+        )
+        # The largest probability of each decision at the start, above which it rises by xi.
+        self.peaks = self.add_weight(
+            name="peaks",
+            shape=(len(self._valid), 1),
+            initializer="zeros",
+            trainable=False,
+            aggregation="only_first_replica",
+        )
+        self.start_at(np.zeros(self._valid.shape))
+        for name in ("step", "planned"):
+            counter = self.add_weight(
+                name=name,
+                shape=(),
+                dtype="int64",
+                initializer="zeros",
+                trainable=False,
+                aggregation="only_first_replica",
+            )
+            setattr(self, name, counter)
+        self.built = True
+
+    def start_at(self, logits: np.ndarray) -> None:
+        """Sets the probabilities from which the search sets out."""
+        self.logits.assign(logits)
+        self.peaks.assign(tf.exp(tf.reduce_max(self.log_probabilities(), -1, keepdims=True)))
+
+    @property
+    def valid(self) -> tf.Tensor:
+        return tf.constant(self._valid)
+
+    def steps_done(self) -> int:
+        return int(self.step.numpy())
+
+    def warmup_steps(self) -> int:
+        return round(self.settings.warmup * int(self.planned.numpy()))
+
+    def log_probabilities(self) -> tf.Tensor:
+        return decisions.log_probabilities(tf.convert_to_tensor(self.logits), self.valid)
+
+    def schedule(self) -> Now:
+        """Where the schedules are. Each of warm-up and search runs the temperature down."""
+        s = self.settings
+        step = tf.cast(self.step.value, tf.float32)
+        planned = tf.maximum(1.0, tf.cast(self.planned.value, tf.float32))
+        warmup = tf.round(s.warmup * planned)
+        warming_up = step < warmup
+        in_warmup = step / tf.maximum(1.0, warmup)
+        in_search = tf.minimum(1.0, (step - warmup) / tf.maximum(1.0, planned - warmup))
+        progress = tf.where(warming_up, in_warmup, in_search)
+        return Now(
+            warming_up=warming_up,
+            tau=schedules.exponential(*s.tau, progress),
+            vartheta=tf.where(warming_up, 0.0, schedules.linear(*s.vartheta, progress)),
+            xi=schedules.linear(*s.xi, tf.where(warming_up, 0.0, progress)),
+        )
+
+    def draw(self, now: Now) -> tf.Tensor:
+        """This step's samples, [samples, decisions, options].
+
+        Samples are numbered over all replicas: two with k samples draw what one with 2k does.
+        """
+        s = self.settings
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        seed = tf.stack([tf.constant(s.seed, tf.int64), self.step.value])
+        return decisions.draw(
+            tf.convert_to_tensor(self.logits),
+            self.valid,
+            tf.constant(self._kappa),
+            samples=s.samples,
+            tau=now.tau,
+            vartheta=now.vartheta,
+            seed=seed,
+            first=tf.cast(replica, tf.int64) * s.samples,
+            rejection_draws=s.rejection_draws if s.rejection else 0,
+            use_straight_through=s.straight_through,
+        )
+
+    def finish_step(self, now: Now) -> None:
+        """Projects the updated logits and counts the step."""
+        if self.settings.projection:
+            logits = tf.convert_to_tensor(self.logits)
+            cap = tf.convert_to_tensor(self.peaks) + now.xi
+            self.logits.assign(decisions.project(logits, self.valid, cap))
+        self.step.assign_add(1)
+
+    def get_config(self):
+        raise NotImplementedError("A search state is saved as part of its model.")

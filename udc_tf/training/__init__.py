@@ -1,0 +1,1 @@
+"""What both trainings share: data in a resumable order, state, schedules, several machines."""

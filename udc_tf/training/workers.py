@@ -1,0 +1,174 @@
+"""Training in several processes at once, each with its own copy of the model.
+
+TensorFlow's `MultiWorkerMirroredStrategy` keeps the copies equal; the environment variable
+`TF_CONFIG` tells every process who the others are. What is here: which of them writes, how they
+wait for each other, and what Keras 3 needs so that `fit` runs at all.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import NoReturn
+
+import keras
+import tensorflow as tf
+from keras import tree
+
+
+def strategy_from_environment() -> tf.distribute.Strategy | None:
+    """The strategy for the cluster that `TF_CONFIG` describes; None if there is no other worker.
+
+    To be called before TensorFlow computes anything. Blocks until all workers are there.
+
+    >>> strategy_from_environment() is None
+    True
+    """
+    cluster = _environment().get("cluster", {})
+    if sum(len(cluster.get(job, ())) for job in ("chief", "worker")) < 2:
+        return None
+    return tf.distribute.MultiWorkerMirroredStrategy()
+
+
+def is_chief() -> bool:
+    """Whether this process is the one that writes; a process on its own is.
+
+    >>> is_chief()
+    True
+    """
+    environment = _environment()
+    task = environment.get("task", {})
+    if "chief" in environment.get("cluster", {}):
+        return task.get("type") == "chief"
+    return int(task.get("index", 0)) == 0
+
+
+def leave(code: int) -> NoReturn:
+    """Ends the process. Of several workers, at once: the orderly way waits for all the others."""
+    if "cluster" in _environment():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def spans_processes(strategy: tf.distribute.Strategy) -> bool:
+    return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+
+
+def barrier(strategy: tf.distribute.Strategy | None) -> None:
+    """Returns when all workers have come here."""
+    if strategy is not None and spans_processes(strategy):
+        strategy.reduce("SUM", tf.ones([1]), axis=None).numpy()
+
+
+@dataclasses.dataclass(frozen=True)
+class Workers:
+    """The processes that train together. A process on its own is their chief."""
+
+    strategy: tf.distribute.Strategy | None = None
+
+    @classmethod
+    def from_environment(cls) -> "Workers":
+        return cls(strategy_from_environment())
+
+    @property
+    def is_chief(self) -> bool:
+        return self.strategy is None or is_chief()
+
+    def scope(self) -> contextlib.AbstractContextManager:
+        """Models that are trained together must be made inside."""
+        return contextlib.nullcontext() if self.strategy is None else self.strategy.scope()
+
+    def wait(self) -> None:
+        """Returns when all workers have come here."""
+        barrier(self.strategy)
+
+    @contextlib.contextmanager
+    def chief_first(self) -> Iterator[None]:
+        """The others enter when the chief has left: what it made there, they find."""
+        if not self.is_chief:
+            self.wait()
+        yield
+        if self.is_chief:
+            self.wait()
+
+
+def average_over_replicas(
+    strategy: tf.distribute.Strategy, variables: list[keras.Variable]
+) -> None:
+    """Sets variables that every replica updates by itself, as batch norm's are, to their mean."""
+    if strategy.num_replicas_in_sync == 1 or not variables:
+        return
+
+    @tf.function
+    def means():
+        copies = strategy.run(lambda: [tf.identity(v.value) for v in variables])
+        return [strategy.reduce("MEAN", copy, axis=None) for copy in copies]
+
+    for variable, mean in zip(variables, means(), strict=True):
+        variable.assign(mean)
+
+
+class BackupByChief(keras.callbacks.BackupAndRestore):
+    """`keras.callbacks.BackupAndRestore` which all workers read and the chief writes."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        if is_chief():
+            super().on_epoch_end(epoch, logs)
+
+    def on_train_batch_end(self, batch, logs=None):
+        if is_chief():
+            super().on_train_batch_end(batch, logs)
+
+    def on_train_end(self, logs=None):
+        if is_chief():
+            super().on_train_end(logs)
+
+
+class TrainsInLockstep:
+    """Mixed into a `keras.Model`, lets its `fit` and `evaluate` run in several processes.
+
+    Keras 3 fails there in two places (https://github.com/keras-team/keras/issues/20585), for which
+    there is no public way around:
+
+    - before the first step it averages a batch over the workers, to learn its shape; that batch
+      may have different sizes, or labels that have no mean. The worker's own part serves as well.
+    - it averages a step's logs along their first axis; scalars have none. It also does so one by
+      one, with two exchanges each; as one vector, they take two together.
+    """
+
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        strategy = self.distribute_strategy
+        if iterator is not None and spans_processes(strategy):
+            _, _, batches = next(iter(iterator))
+            data_batch = tree.map_structure(
+                lambda value: strategy.experimental_local_results(value)[0], next(batches)
+            )
+            iterator = None
+        super()._maybe_symbolic_build(iterator=iterator, data_batch=data_batch)
+
+    def _make_function(self, step_function):
+        if not spans_processes(self.distribute_strategy):
+            return super()._make_function(step_function)
+        structure = None
+
+        def packed(data):
+            nonlocal structure  # known when the step is traced, before any logs come out of it
+            logs = step_function(data)
+            structure = tree.map_structure(lambda _: None, logs)
+            return tf.stack([tf.cast(log, tf.float32) for log in tree.flatten(logs)])[None]
+
+        function = super()._make_function(packed)
+
+        def unpacked(iterator):
+            logs = tf.unstack(function(iterator))
+            return tree.pack_sequence_as(structure, logs)
+
+        return unpacked
+
+
+def _environment() -> dict:
+    return json.loads(os.environ.get("TF_CONFIG") or "{}")
