@@ -32,12 +32,12 @@ from benchmarks.compare_sizing import (
     sized,
     statistics_batches,
 )
+from udc_tf.cost.priced_network import Plan
 from udc_tf.export import tflite_file
 from udc_tf.export.errors import BudgetError
 from udc_tf.export.integer_network import Quantization
 from udc_tf.search import decisions
 from udc_tf.search.extract import architecture_of, describe
-from udc_tf.search.plan import Plan
 from udc_tf.search.repair import preferences
 from udc_tf.training.divergence import DivergedError, not_finite
 

@@ -8,12 +8,13 @@ from keras import layers as kl
 from udc_tf import models
 from udc_tf.compact.build import Compactor, Configuration, LayerChoice
 from udc_tf.finetune.double_rounding import match_double_rounding
+from udc_tf.finetune.losses import Crossentropy, gives_probabilities
 from udc_tf.finetune.statistics import recalibrate
-from udc_tf.finetune.step import Crossentropy, activation_quantizers, gives_probabilities
 from udc_tf.finetune.whole_biases import make_biases_whole
 from udc_tf.graph.channel_groups import ChannelGroups
-from udc_tf.graph.conversion import kernel_kind
+from udc_tf.graph.layer_rules import kernel_kind
 from udc_tf.graph.trace import trace
+from udc_tf.layers.inventory import activation_quantizers
 
 NETWORKS = {
     "resnet8": lambda: models.resnet8(softmax=True),

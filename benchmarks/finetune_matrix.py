@@ -20,7 +20,7 @@ from absl import app, flags
 from benchmarks.finetune_data import compact, fashion_mnist_14, resnet8
 from udc_tf.finetune.run import finetune
 from udc_tf.finetune.stages import Cosine, Stages
-from udc_tf.finetune.step import kernel_layers
+from udc_tf.layers.inventory import kernel_layers
 
 HERE = pathlib.Path(__file__).parent
 RESULTS, TABLE = HERE / "finetune_matrix.json", HERE / "finetune_matrix.md"

@@ -18,7 +18,7 @@ from absl import app
 from benchmarks.finetune_data import compact, fashion_mnist_14, resnet8
 from udc_tf.finetune.run import finetune
 from udc_tf.finetune.stages import Stages
-from udc_tf.finetune.step import kernel_layers
+from udc_tf.layers.inventory import kernel_layers
 
 RESULT = pathlib.Path(__file__).with_name("finetune_saturation.json")
 RUNS = {

@@ -16,10 +16,12 @@ import tensorflow as tf
 from absl import app, flags
 
 from benchmarks.finetune_data import compact, resnet8
+from udc_tf.finetune.losses import Crossentropy
 from udc_tf.finetune.run import fit_ranges, prepare, refresh_masks
 from udc_tf.finetune.stages import Stages
-from udc_tf.finetune.step import Crossentropy, Finetuner, activation_quantizers, kernel_layers
+from udc_tf.finetune.step import Finetuner
 from udc_tf.layers.compact_kernels import WeightTraining
+from udc_tf.layers.inventory import activation_quantizers, kernel_layers
 
 RESULT = pathlib.Path(__file__).with_name("finetune_step.json")
 flags.DEFINE_integer("blocks", 12, "Pairs of blocks.")

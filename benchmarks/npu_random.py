@@ -23,7 +23,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from tests.support import npu_networks as nets
 from udc_tf.export.npu import NpuNetwork
-from udc_tf.export.npu.trace import trace
+from udc_tf.export.npu.tensor_trace import trace
 from udc_tf.export.runners.tflm import TflmRunner
 
 HERE = pathlib.Path(__file__).parent

@@ -24,7 +24,7 @@ from udc_tf.export.int8 import to_int8
 from udc_tf.export.lowering import lower
 from udc_tf.files import replaced_atomically
 from udc_tf.graph.channel_groups import ChannelGroups
-from udc_tf.graph.conversion import kernel_kind
+from udc_tf.graph.layer_rules import kernel_kind
 from udc_tf.graph.trace import trace
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
 

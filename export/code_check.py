@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from udc_tf.export import tflite_file
-from udc_tf.graph import conversion
+from udc_tf.graph.layer_rules import kernel_kind
 
 # From TFLite's layout to Keras' kernel with its output channels last.
 _CHANNELS_LAST = {
@@ -60,7 +60,7 @@ def compare_codes(
             factor * file.tensors[file.operators[index].inputs[1]].data.astype(int)
             for index, factor in terms
         )
-        to_held, to_own = _CHANNELS_LAST[conversion.kernel_kind(layer)]
+        to_held, to_own = _CHANNELS_LAST[kernel_kind(layer)]
         held, own = to_held(held), to_own(layer.integer_kernel().codes.astype(int))
         if held.shape != own.shape:
             checks.append(CodeCheck(name, 0, 0, own.shape[-1]))

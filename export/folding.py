@@ -13,6 +13,7 @@ import numpy as np
 from udc_tf.export.errors import ConversionError
 from udc_tf.export.integer_network import WEIGHT_MAX, Kernel
 from udc_tf.graph import conversion
+from udc_tf.graph.affine import Affine
 from udc_tf.quantize import number_format
 
 # Where a layer's output channels are, in Keras and in TFLite, and how to get from one to the other.
@@ -23,30 +24,6 @@ _TO_TFLITE = {
 }
 _LARGEST_BIAS = 2**30
 _SMALLEST_RATIO = 2.0**-26
-
-
-@dataclasses.dataclass(frozen=True)
-class Affine:
-    """y = factor * x + offset, a channel each."""
-
-    factor: np.ndarray
-    offset: np.ndarray
-
-    @classmethod
-    def of(cls, layer: keras.layers.Layer, channels: int) -> "Affine":
-        """What a batch norm (at inference) or a rescaling does."""
-        if isinstance(layer, keras.layers.Rescaling):
-            ones = np.ones(channels)
-            return cls(ones * np.asarray(layer.scale), ones * np.asarray(layer.offset))
-        values = {v.name: v.numpy().astype(np.float64) for v in layer.weights}
-        factor = values.get("gamma", np.ones(channels))
-        factor = factor / np.sqrt(values["moving_variance"] + layer.epsilon)
-        offset = values.get("beta", np.zeros(channels)) - values["moving_mean"] * factor
-        return cls(factor, offset)
-
-    @classmethod
-    def identity(cls, channels: int) -> "Affine":
-        return cls(np.ones(channels), np.zeros(channels))
 
 
 def integers_of(layer: keras.layers.Layer, kind: str) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""From the Keras graph to int8 operators: what folds, what fuses, which operator each layer is.
+"""From the Keras graph to int8 operators, by the rulebook of layers.
 
 Batch norm folds into the convolution before it and a ReLU into the operator before it. A batch norm
 on its own becomes a 1x1 depthwise convolution. A dense layer that batch norm follows becomes a 1x1
@@ -11,41 +11,24 @@ import keras
 import numpy as np
 from keras import layers as kl
 
-from udc_tf.export import folding
+from udc_tf.export import folding, structure
 from udc_tf.export.errors import ConversionError
 from udc_tf.export.integer_network import IntegerNetwork, Kernel, Step, Value
-from udc_tf.graph import conversion
-from udc_tf.graph.trace import Graph, Node, TensorRef, trace
-from udc_tf.layers.activation_quantizer import FIXED_RANGES, ActivationQuantizer
-from udc_tf.layers.choice import Mix
-
-_NOTHING = (
-    kl.Dropout,
-    kl.SpatialDropout2D,
-    kl.GaussianNoise,
-    kl.GaussianDropout,
-    kl.Identity,
-    kl.ActivityRegularization,
-    Mix,
+from udc_tf.graph import activations
+from udc_tf.graph.activations import Activation
+from udc_tf.graph.layer_rules import (
+    Channels,
+    Range,
+    Rule,
+    absorbed,
+    activation_of_node,
+    refusal,
+    rule_of_node,
+    splits_activation,
 )
-_ELEMENTWISE = {"Add": "ADD", "Subtract": "SUB", "Multiply": "MUL"}
-_ACTIVATION_OPS = ("Relu", "Relu6", "Sigmoid", "Tanh", "Silu", "HardSwish", "Softmax", "LeakyRelu")
-_FUSED = {"relu": "RELU", "relu6": "RELU6"}
-_OPERATORS = {
-    "relu": "RELU",
-    "relu6": "RELU6",
-    "sigmoid": "LOGISTIC",
-    "tanh": "TANH",
-    "softmax": "SOFTMAX",
-    "leaky_relu": "LEAKY_RELU",
-    "hard_silu": "HARD_SWISH",
-    "hard_swish": "HARD_SWISH",
-}
-_CONVOLUTIONS = {
-    "Conv2D": "CONV_2D",
-    "DepthwiseConv2D": "DEPTHWISE_CONV_2D",
-    "Conv2DTranspose": "TRANSPOSE_CONV",
-}
+from udc_tf.graph.trace import Graph, Node, TensorRef, trace
+from udc_tf.graph.uses import Uses
+from udc_tf.layers.activation_quantizer import ActivationQuantizer
 
 
 def lower(model: keras.Model) -> IntegerNetwork:
@@ -71,11 +54,7 @@ class _Lowering:
         self._steps: list[Step] = []
         self._value_of: dict[int, int] = {}  # tensor of the graph -> value
         self._done: set[int] = set()  # nodes that went into the operator before them
-        self._outputs = {ref.id for ref in keras.tree.flatten(graph.outputs)}
-        self._consumers: dict[int, list[Node]] = {}
-        for node in graph.nodes:
-            for ref in node.inputs:
-                self._consumers.setdefault(ref.id, []).append(node)
+        self._uses = Uses.of(graph)
         inputs = keras.tree.flatten(graph.inputs)
         for ref, name in zip(inputs, graph.input_names, strict=True):
             self._value_of[ref.id] = self._value(name, self._shape(ref, name))
@@ -113,33 +92,33 @@ class _Lowering:
             )
         return (1, *ref.shape[1:])
 
-    def _sole_consumer(self, ref: TensorRef) -> Node | None:
-        users = self._consumers.get(ref.id, [])
-        return users[0] if len(users) == 1 and ref.id not in self._outputs else None
-
     # One node.
 
     def _visit(self, node: Node) -> None:
-        layer, kind = node.layer, type(node.layer).__name__
-        if isinstance(layer, ActivationQuantizer):
-            result = self._quantizer(node)
-        elif isinstance(layer, _NOTHING):
-            result = self._inputs(node)[0]
-        elif conversion.kernel_kind(layer) is not None:
-            self._kernel(node)
-            return
+        why = refusal(node)
+        if why is not None:
+            raise ConversionError(f"`{node.name}` cannot be exported: {why}. {_received(node)}")
+        layer, rule = node.layer, rule_of_node(node)
+        if rule.kernel is not None:
+            self._kernel(node, rule)
         elif isinstance(layer, (kl.BatchNormalization, kl.Rescaling)):
             self._affine(node)
-            return
-        elif isinstance(layer, (kl.Add, kl.Subtract, kl.Multiply)) or kind in _ELEMENTWISE:
-            self._elementwise(node, kind)
-            return
-        elif activation_of(layer) is not None:
-            value = self._inputs(node)[0]
-            result = self._activate(node, value, activation_of(layer))
+        elif rule.channels is Channels.TIES and rule.operator is not None:
+            self._elementwise(node, rule.operator)
         else:
-            result = self._structural(node)
-        self._value_of[node.output.id] = result
+            self._value_of[node.output.id] = self._alone(node, rule)
+
+    def _alone(self, node: Node, rule: Rule) -> int:
+        """A call into which nothing else goes."""
+        value = self._inputs(node)[0]
+        if isinstance(node.layer, ActivationQuantizer):
+            return self._quantizer(node)
+        if rule.operator is None:
+            return value
+        activation = activation_of_node(node)
+        if activation.operator is not None:
+            return self._activate(node, value, activation)
+        return self._structural(node, rule.operator)
 
     def _quantizer(self, node: Node) -> int:
         value, layer = self._inputs(node)[0], node.layer
@@ -167,41 +146,33 @@ class _Lowering:
             value = self._values[value].follows
         return self._values[value]
 
-    def _tail(self, node: Node, activated: bool) -> tuple[str, TensorRef]:
-        """The ReLU that fuses into `node` (or "NONE"), and the tensor that comes out then."""
-        following = self._sole_consumer(node.output)
-        if not activated and following is not None:
-            name = activation_of(following.layer)
-            if name in _FUSED and conversion.kernel_kind(following.layer) is None:
-                self._done.add(id(following))
-                return _FUSED[name], following.output
-        return "NONE", node.output
-
-    def _kernel(self, node: Node) -> None:
-        layer, kind = node.layer, conversion.kernel_kind(node.layer)
-        activation = activation_of(layer)
-        if activation == "unknown":
-            raise _unsupported(node, "its activation")
-        affine, last = None, node
-        following = self._sole_consumer(node.output)
-        if activation is None and following is not None and _folds(following):
+    def _absorb(self, node: Node) -> tuple[folding.Affine | None, str, TensorRef]:
+        """What goes into a call: its batch norm, its ReLU (or "NONE"), and what then comes out."""
+        affine, fused, final = None, "NONE", node.output
+        for following in absorbed(node, self._uses):
             self._done.add(id(following))
-            affine, last = folding.Affine.of(following.layer, node.output.shape[-1]), following
-        fused, final = _FUSED.get(activation, "NONE"), last.output
-        if activation is None:
-            fused, final = self._tail(last, activated=False)
-        value = self._apply_kernel(node, kind, affine, fused)
-        if activation is not None and activation not in _FUSED:
+            final = following.output
+            if isinstance(following.layer, kl.BatchNormalization):
+                affine = folding.Affine.of(following.layer, node.output.shape[-1])
+            else:
+                fused = activation_of_node(following).operator
+        return affine, fused, final
+
+    def _kernel(self, node: Node, rule: Rule) -> None:
+        activation = activation_of_node(node)
+        affine, fused, final = self._absorb(node)
+        if activation.fuses:
+            fused = activation.operator
+        value = self._apply_kernel(node, rule, affine, fused)
+        if splits_activation(node.layer):
             value = self._activate(node, value, activation, suffix="_activation")
         self._value_of[final.id] = value
 
-    def _apply_kernel(self, node, kind, affine, fused) -> int:
-        layer, (value,) = node.layer, self._inputs(node)
+    def _apply_kernel(self, node: Node, rule: Rule, affine, fused: str) -> int:
+        layer, kind, (value,) = node.layer, rule.kernel, self._inputs(node)
         shape = self._shape(node.output, node.name)
         if kind == "Dense":
             return self._dense(node, value, affine, fused, shape)
-        if getattr(layer, "data_format", "channels_last") != "channels_last":
-            raise _unsupported(node, "data_format='channels_first'")
         kernel = folding.fold(layer, node.name, kind, affine, per_tensor=False)
         options = {
             "strides": _pair(layer.strides),
@@ -210,12 +181,8 @@ class _Lowering:
         }
         if kind == "DepthwiseConv2D":
             options["multiplier"] = layer.depth_multiplier
-        if kind == "Conv2DTranspose" and (
-            options["dilation"] != (1, 1) or getattr(layer, "output_padding", None) is not None
-        ):
-            raise _unsupported(node, "dilation or output padding of a transposed convolution")
         return self._emit(
-            _CONVOLUTIONS[kind],
+            rule.operator,
             node,
             (value,),
             shape,
@@ -235,11 +202,8 @@ class _Lowering:
 
     def _affine(self, node: Node) -> None:
         shape = self._shape(node.output, node.name)
-        axis = getattr(node.layer, "axis", -1)
-        if axis not in (-1, len(shape) - 1):
-            raise _unsupported(node, f"axis={axis}")
         kernel = folding.affine_kernel(node.name, folding.Affine.of(node.layer, shape[-1]))
-        fused, final = self._tail(node, activated=False)
+        _, fused, final = self._absorb(node)
         value = self._inputs(node)[0]
         self._value_of[final.id] = self._pointwise(
             node, value, kernel, fused, shape, "DEPTHWISE_CONV_2D"
@@ -266,17 +230,20 @@ class _Lowering:
             return value
         return self._emit("RESHAPE", node, (value,), shape, follows=value, suffix=suffix)
 
-    def _elementwise(self, node: Node, kind: str) -> None:
+    def _elementwise(self, node: Node, operator: str) -> None:
         inputs = self._inputs(node)
         if len(inputs) < 2:
-            raise _unsupported(node, "a number as one of its operands")
-        fused, final = self._tail(node, activated=False)
+            raise ConversionError(
+                f"`{node.name}` cannot be exported: there is no int8 operator for a number as one "
+                f"of its operands. {_received(node)}"
+            )
+        _, fused, final = self._absorb(node)
         value = inputs[0]
         for n, other in enumerate(inputs[1:], 2):
             shapes = self._values[value].shape, self._values[other].shape
             last = n == len(inputs)
             value = self._emit(
-                _ELEMENTWISE[kind],
+                operator,
                 node,
                 (value, other),
                 np.broadcast_shapes(*shapes),
@@ -285,78 +252,43 @@ class _Lowering:
             )
         self._value_of[final.id] = value
 
-    def _activate(self, node: Node, value: int, name: str, suffix: str = "") -> int:
+    def _activate(self, node: Node, value: int, activation: Activation, suffix: str = "") -> int:
         shape = self._values[value].shape
-        if name == "silu":
-            gate = self._activate(node, value, "sigmoid", suffix=f"{suffix}_gate")
+        if activation.operator == "SILU":
+            sigmoid = activations.of_function(keras.activations.sigmoid)
+            gate = self._activate(node, value, sigmoid, suffix=f"{suffix}_gate")
             return self._emit("MUL", node, (value, gate), shape, suffix=suffix)
-        if name not in _OPERATORS:
-            raise _unsupported(node, f"the activation {name!r}")
-        options = {}
-        if name == "leaky_relu":
-            options["alpha"] = float(getattr(node.layer, "negative_slope", 0.2))
-        output = self._emit(_OPERATORS[name], node, (value,), shape, options=options, suffix=suffix)
-        if name in FIXED_RANGES:
-            self._values[output].trained = FIXED_RANGES[name]
+        output = self._emit(
+            activation.operator,
+            node,
+            (value,),
+            shape,
+            options=dict(activation.options),
+            suffix=suffix,
+        )
+        if activation.range is not None:
+            self._values[output].trained = activation.range
             self._values[output].prescribed = True
         return output
 
-    def _structural(self, node: Node) -> int:
-        from udc_tf.export import structure
-
-        kind, options = structure.operator_of(node)
-        if kind is None:
-            raise _unsupported(node, "this layer")
+    def _structural(self, node: Node, operator: str) -> int:
         inputs, shape = self._inputs(node), self._shape(node.output, node.name)
-        if kind == "RESHAPE":
+        if operator == "RESHAPE":
             return self._reshape(node, inputs[0], shape)
-        # Concatenation's inputs take its output's scale; a mean has a scale of its own.
-        follows = None if kind in ("MEAN", "CONCATENATION") else inputs[0]
-        if kind == "MAX_POOL_2D" and len(shape) == 2:
+        options = structure.options_of(operator, node)
+        follows = inputs[0] if rule_of_node(node).range is Range.KEPT else None
+        if operator == "MAX_POOL_2D" and len(shape) == 2:
             image = (1, 1, 1, shape[-1])
             pooled = self._emit(
-                kind, node, inputs, image, follows=follows, options=options, suffix="_image"
+                operator, node, inputs, image, follows=follows, options=options, suffix="_image"
             )
             return self._reshape(node, pooled, shape)
-        return self._emit(kind, node, inputs, shape, follows=follows, options=options)
-
-
-def activation_of(layer: keras.Operation) -> str | None:
-    """The name of the activation a layer applies; None for none, "unknown" for one of its own."""
-    if isinstance(layer, kl.ReLU):
-        if layer.threshold or layer.max_value not in (None, 6):
-            return "unknown"
-        if layer.negative_slope:
-            return "leaky_relu" if layer.max_value is None else "unknown"
-        return "relu" if layer.max_value is None else "relu6"
-    if isinstance(layer, kl.LeakyReLU):
-        return "leaky_relu"
-    if isinstance(layer, kl.Softmax):
-        return "softmax"
-    kind = type(layer).__name__
-    if kind in _ACTIVATION_OPS and not isinstance(layer, keras.layers.Layer):
-        return {"LeakyRelu": "leaky_relu", "HardSwish": "hard_silu"}.get(kind, kind.lower())
-    activation = getattr(layer, "activation", None)
-    if activation is None:
-        return None
-    name = getattr(activation, "__name__", "unknown")
-    if name == "linear":
-        return None
-    return name if name in (*_OPERATORS, "silu") else "unknown"
-
-
-def _folds(node: Node) -> bool:
-    """Whether a batch norm is over the last axis, and so folds into the layer before it."""
-    rank = len(node.output.shape)
-    return isinstance(node.layer, kl.BatchNormalization) and node.layer.axis in (-1, rank - 1)
+        return self._emit(operator, node, inputs, shape, follows=follows, options=options)
 
 
 def _pair(value) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else tuple(value)
 
 
-def _unsupported(node: Node, what: str) -> ConversionError:
-    return ConversionError(
-        f"There is no int8 operator for {what} of `{node.name}`. Received: "
-        f"{type(node.layer).__name__} with outputs {node.outputs}"
-    )
+def _received(node: Node) -> str:
+    return f"Received: {type(node.layer).__name__} with outputs {node.outputs}"

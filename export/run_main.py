@@ -13,7 +13,7 @@ import numpy as np
 from absl import app, flags
 
 from udc_tf.export.npu import NpuNetwork
-from udc_tf.export.npu.trace import trace
+from udc_tf.export.npu.tensor_trace import trace
 from udc_tf.export.runners import RUNNERS, make_runner
 from udc_tf.export.runners.comparison import compare, table
 from udc_tf.export.runners.tflm import TflmRunner

@@ -59,6 +59,7 @@ def digest_of(network: keras.Model, samples: np.ndarray) -> str:
 
 
 def untrained_digest(name: str) -> str:
+    keras.utils.clear_session()  # names of layers are counted, and go into the digest
     build, budget = NETWORKS[name]
     model = with_known_weights(build())
     samples = inputs_of(model, 16)
@@ -67,6 +68,7 @@ def untrained_digest(name: str) -> str:
 
 
 def trained_digest() -> str:
+    keras.utils.clear_session()
     keras.utils.set_random_seed(0)
     model = with_known_weights(networks.small_cnn(classes=3))
     x = inputs_of(model, 96)

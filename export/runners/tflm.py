@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from udc_tf.export.npu import container
-from udc_tf.export.npu.trace import ReferenceTensor
+from udc_tf.export.npu.tensor_trace import ReferenceTensor
 from udc_tf.export.runners.base import Runner, RunResult, check_inputs, item_shape
 
 _ARENA_TOTAL = re.compile(rb"Arena allocation total (\d+) bytes")

@@ -15,10 +15,10 @@ from udc_tf.export import tflm_check
 from udc_tf.export.int8 import to_int8
 from udc_tf.finetune.double_rounding import match_double_rounding
 from udc_tf.finetune.run import finetune, prepare
-from udc_tf.finetune.step import activation_quantizers
 from udc_tf.graph.channel_groups import ChannelGroups
 from udc_tf.graph.trace import trace
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
+from udc_tf.layers.inventory import activation_quantizers
 from udc_tf.quantize.quantizers import first_roundings, round_twice
 
 _RNG = np.random.default_rng(0)

@@ -13,12 +13,14 @@ from keras import layers as kl
 
 from tests.support.paths import ROOT
 from udc_tf.compact.build import Compactor, Configuration, LayerChoice
+from udc_tf.finetune.losses import Crossentropy
 from udc_tf.finetune.run import STATE_FILE, finetune, weight_norm
 from udc_tf.finetune.stages import Stages
 from udc_tf.finetune.statistics import recalibrate
-from udc_tf.finetune.step import Crossentropy, Finetuner, activation_quantizers, kernel_layers
+from udc_tf.finetune.step import Finetuner
 from udc_tf.graph.channel_groups import ChannelGroups
 from udc_tf.graph.trace import trace
+from udc_tf.layers.inventory import activation_quantizers, kernel_layers
 from udc_tf.training.divergence import DivergedError
 
 RUN = ROOT / "tests" / "support" / "finetuning_run.py"

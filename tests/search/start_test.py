@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 
 import udc_tf
+from udc_tf.cost.priced_network import Decision
 from udc_tf.models import resnet8
 from udc_tf.search import decisions
-from udc_tf.search.plan import Decision
 from udc_tf.search.start import harm
 
 _X = np.random.default_rng(0).normal(size=(16, 16, 16, 3)).astype("float32")

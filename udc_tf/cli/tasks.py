@@ -5,7 +5,7 @@ import dataclasses
 import keras
 import tensorflow as tf
 
-from udc_tf.finetune.step import Crossentropy, gives_probabilities
+from udc_tf.finetune.losses import Crossentropy, gives_probabilities
 
 
 @dataclasses.dataclass(frozen=True)

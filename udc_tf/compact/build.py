@@ -13,7 +13,8 @@ import numpy as np
 
 from udc_tf.graph import conversion
 from udc_tf.graph.channel_groups import FIXED, ChannelGroups, ChannelMap
-from udc_tf.graph.quantization_points import Point, quantization_points, splits_activation
+from udc_tf.graph.layer_rules import kernel_kind, splits_activation
+from udc_tf.graph.quantization_points import Point, quantization_points
 from udc_tf.graph.trace import Gate, Graph, Node, TensorRef
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
 from udc_tf.layers.choice import Mix
@@ -160,7 +161,7 @@ class Compactor:
         return self._made[key]
 
     def _make(self, node: Node):
-        kind = conversion.kernel_kind(node.layer)
+        kind = kernel_kind(node.layer)
         slices = self._slice(node)
         if kind is not None:
             made = self._make_kernel_layer(node, kind, slices)

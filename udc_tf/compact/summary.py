@@ -6,7 +6,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
-from udc_tf.finetune.step import kernel_layers
+from udc_tf.layers.inventory import kernel_layers
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,8 +17,8 @@ import numpy as np
 import tensorflow as tf
 
 from udc_tf.cost.padding import padded_fan_in, round_up
+from udc_tf.cost.priced_network import Plan, PricedLayer
 from udc_tf.graph.channel_groups import ChannelMap
-from udc_tf.search.plan import Plan, PricedLayer
 
 Array = Any  # a numpy array, or a TensorFlow tensor of the same shape
 

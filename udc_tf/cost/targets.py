@@ -14,8 +14,9 @@ import tensorflow as tf
 
 from udc_tf.cost.counts import CountMaps, Counts
 from udc_tf.cost.padding import outputs_together
+from udc_tf.cost.priced_network import Plan
+from udc_tf.graph.layer_rules import Price
 from udc_tf.quantize.quantizers import FLOAT_BITS
-from udc_tf.search.plan import Plan
 
 _UNITS = {"B": 1, "KB": 1e3, "MB": 1e6, "KIB": 1024, "MIB": 1024**2}
 ACCELERATORS = (
@@ -323,8 +324,10 @@ class _BoundFlash:
 
     def cost(self, counts: Counts) -> Any:
         parts = self.maps.plan.fixed
-        constant = _column(parts, lambda p: p.bytes + p.operators * self.model.per_operator)
-        per_channel = _column(parts, lambda p: p.bytes_per_channel)
+        constant = _column(
+            parts, lambda p: p.constants + _operations(p.price) * self.model.per_operator
+        )
+        per_channel = _column(parts, lambda p: _bytes_per_channel(p.price))
         fixed = counts.part_present * (constant + per_channel * counts.part_channels)
         return self.model.fixed + _total(self.layer_bytes(counts)) + _total(fixed)
 
@@ -337,7 +340,7 @@ class _BoundMacs:
     def cost(self, counts: Counts) -> Any:
         plan = self.maps.plan
         positions = _column(plan.layers, lambda layer: layer.positions)
-        per_channel = _column(plan.fixed, lambda p: p.macs_per_channel)
+        per_channel = _column(plan.fixed, lambda p: p.price.macs)
         layers = counts.present * positions * counts.weights
         return _total(layers) + _total(counts.part_present * per_channel * counts.part_channels)
 
@@ -348,9 +351,23 @@ class _BoundPaperSize:
     maps: CountMaps
 
     def cost(self, counts: Counts) -> Any:
-        parts = _column(self.maps.plan.fixed, lambda p: p.bytes * FLOAT_BITS / 8)
+        parts = _column(self.maps.plan.fixed, lambda p: p.constants * FLOAT_BITS / 8)
         layers = counts.present * counts.weights * (counts.bits + counts.entropy) / 8
         return _total(layers) + _total(counts.part_present * parts)
+
+
+# Vela makes some thirty small operations and two tables of a softmax: about 2.9 kB, or ten.
+_OPERATIONS = {None: 0, "SOFTMAX": 10}
+_SCALE_RECORD = 10.0  # bytes per channel of an operation with weights
+
+
+def _operations(price: Price) -> int:
+    """NPU operations of an operator, as far as its bytes go."""
+    return _OPERATIONS.get(price.operator, 1)
+
+
+def _bytes_per_channel(price: Price) -> float:
+    return _SCALE_RECORD + price.weights * price.bits / 8 if price.weights else 0.0
 
 
 def _column(items, value) -> np.ndarray:

@@ -10,18 +10,14 @@ import keras
 import numpy as np
 
 from udc_tf.finetune.double_rounding import match_double_rounding
+from udc_tf.finetune.losses import Crossentropy, gives_probabilities
 from udc_tf.finetune.rescaling import restore_norms
 from udc_tf.finetune.stages import Stages
 from udc_tf.finetune.statistics import frozen_statistics, recalibrate
-from udc_tf.finetune.step import (
-    Crossentropy,
-    Finetuner,
-    activation_quantizers,
-    gives_probabilities,
-    kernel_layers,
-)
+from udc_tf.finetune.step import Finetuner
 from udc_tf.finetune.whole_biases import make_biases_whole
 from udc_tf.layers.compact_kernels import WeightTraining
+from udc_tf.layers.inventory import activation_quantizers, kernel_layers
 from udc_tf.training import training_data, workers
 from udc_tf.training.batch_norm import batch_norm_layers
 from udc_tf.training.divergence import told_briefly

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import keras
 import tensorflow as tf
 
-from udc_tf.finetune.step import activation_quantizers
+from udc_tf.layers.inventory import activation_quantizers
 from udc_tf.training import batch_norm
 from udc_tf.training.batch_norm import batch_norm_layers
 

@@ -3,61 +3,12 @@
 import keras
 import tensorflow as tf
 
+from udc_tf.finetune.losses import Crossentropy, gives_probabilities
 from udc_tf.finetune.stages import Stages
-from udc_tf.layers.activation_quantizer import ActivationQuantizer
-from udc_tf.layers.compact_kernels import CompactKernel
+from udc_tf.layers.inventory import kernel_layers
 from udc_tf.training.batch_norm import batch_norm_layers
 from udc_tf.training.divergence import checked_finite
 from udc_tf.training.workers import TrainsInLockstep
-
-
-def kernel_layers(network: keras.Model) -> list[CompactKernel]:
-    """The layers with quantized, pruned weights."""
-    return [layer for layer in network.layers if isinstance(layer, CompactKernel)]
-
-
-def activation_quantizers(network: keras.Model) -> list[ActivationQuantizer]:
-    return [layer for layer in network.layers if isinstance(layer, ActivationQuantizer)]
-
-
-def gives_probabilities(model: keras.Model) -> bool:
-    """Whether the model ends in a softmax (the quantizer after it not counted)."""
-    layers = [x for x in model.layers if not isinstance(x, ActivationQuantizer)]
-    if isinstance(layers[-1], keras.layers.Softmax):
-        return True
-    if isinstance(layers[-1], keras.Model):
-        return gives_probabilities(layers[-1])
-    return getattr(getattr(layers[-1], "activation", None), "__name__", "") == "softmax"
-
-
-@keras.saving.register_keras_serializable("udc_tf")
-class Crossentropy(keras.losses.Loss):
-    """Cross-entropy with smoothed labels, for class numbers and for one-hot rows alike."""
-
-    def __init__(self, from_logits=False, label_smoothing=0.0, name="crossentropy", **kwargs):
-        super().__init__(name=name, **kwargs)
-        self.from_logits, self.label_smoothing = from_logits, label_smoothing
-
-    def call(self, y_true, y_pred):
-        one_hot = len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] == y_pred.shape[-1]
-        if not one_hot:
-            if len(y_true.shape) == len(y_pred.shape):
-                y_true = keras.ops.squeeze(y_true, -1)
-            if not self.label_smoothing:
-                return keras.losses.sparse_categorical_crossentropy(
-                    y_true, y_pred, from_logits=self.from_logits
-                )
-            y_true = keras.ops.one_hot(keras.ops.cast(y_true, "int32"), y_pred.shape[-1])
-        return keras.losses.categorical_crossentropy(
-            y_true, y_pred, from_logits=self.from_logits, label_smoothing=self.label_smoothing
-        )
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "from_logits": self.from_logits,
-            "label_smoothing": self.label_smoothing,
-        }
 
 
 def distillation_loss(student, teacher, temperature: float):

@@ -10,41 +10,11 @@ import functools
 
 import keras
 import numpy as np
-from keras import layers as kl
 
-from udc_tf.graph.conversion import kernel_kind
+from udc_tf.graph.layer_rules import Channels, activation_of_node, rule_of_node
 from udc_tf.graph.trace import Graph, Node, TensorRef
-from udc_tf.layers.choice import Mix
 
 FIXED = -1  # the group of channels that always stay
-
-OPENING = ("Conv2D", "Conv2DTranspose", "Dense")  # kinds of layers
-_TIES = (kl.Add, kl.Subtract, kl.Multiply, kl.Average, kl.Maximum, kl.Minimum, Mix)
-_PASSES = (
-    kl.Activation,
-    kl.ReLU,
-    kl.LeakyReLU,
-    kl.ELU,
-    kl.PReLU,
-    kl.BatchNormalization,
-    kl.MaxPooling2D,
-    kl.AveragePooling2D,
-    kl.GlobalAveragePooling2D,
-    kl.GlobalMaxPooling2D,
-    kl.Dropout,
-    kl.SpatialDropout2D,
-    kl.GaussianNoise,
-    kl.GaussianDropout,
-    kl.ZeroPadding2D,
-    kl.Cropping2D,
-    kl.UpSampling2D,
-    kl.Rescaling,
-    kl.Identity,
-)
-# `x + y` on symbolic tensors gives these operations of keras.ops rather than layers.
-_TYING_OPS = ("Add", "Subtract", "Multiply", "Maximum", "Minimum")
-_PASSING_OPS = ("Relu", "Relu6", "Sigmoid", "Tanh", "Silu", "HardSwish", "HardSigmoid", "Abs")
-_MIXES_CHANNELS = ("softmax", "log_softmax", "sparsemax", "glu")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,29 +139,24 @@ class ChannelGroups:
 
     def _output_map(self, node: Node) -> ChannelMap | None:
         """The output's map, or None where it is unknown how channels go through the layer."""
-        layer, maps = node.layer, [self._maps[r.id] for r in node.inputs]
-        if getattr(layer, "data_format", "channels_last") == "channels_first":
-            return None
-        kind = kernel_kind(layer)
-        if kind in OPENING:
-            if getattr(layer, "groups", 1) > 1:
-                return None
-            opened = self._open(node, _channels(node.output))
-            if _mixes_channels(node):
-                self._freeze(opened, f"the activation of `{node.name}` reads it as a whole")
-            return opened
-        if kind is not None:
-            # Depthwise.
-            times = layer.depth_multiplier
-            return ChannelMap(np.repeat(maps[0].group, times), np.repeat(maps[0].index, times))
-        if isinstance(layer, _TIES) or type(layer).__name__ in _TYING_OPS:
-            return self._elementwise(maps, node.name)
-        if isinstance(layer, kl.Concatenate):
-            return self._concatenate(node, maps)
-        if isinstance(layer, (kl.Flatten, kl.Reshape)):
-            return self._flatten(node.inputs[0], node.output, maps[0])
-        if isinstance(layer, _PASSES) or type(layer).__name__ in _PASSING_OPS:
-            return maps[0] if len(maps) == 1 and not _mixes_channels(node) else None
+        maps = [self._maps[r.id] for r in node.inputs]
+        match rule_of_node(node).channels:
+            case Channels.OPENS:
+                opened = self._open(node, _channels(node.output))
+                if activation_of_node(node).mixes_channels:
+                    self._freeze(opened, f"the activation of `{node.name}` reads it as a whole")
+                return opened
+            case Channels.REPEATS:
+                times = node.layer.depth_multiplier
+                return ChannelMap(np.repeat(maps[0].group, times), np.repeat(maps[0].index, times))
+            case Channels.TIES:
+                return self._elementwise(maps, node.name)
+            case Channels.APPENDS:
+                return self._concatenate(node, maps)
+            case Channels.RESHAPES:
+                return self._flatten(node.inputs[0], node.output, maps[0])
+            case Channels.PASSES:
+                return maps[0] if len(maps) == 1 else None
         return None
 
     def _elementwise(self, maps, name):
@@ -229,14 +194,3 @@ class ChannelGroups:
 
 def _channels(ref: TensorRef) -> int:
     return ref.shape[-1] or 0 if len(ref.shape) > 1 else 0
-
-
-def _mixes_channels(node: Node) -> bool:
-    layer = node.layer
-    if isinstance(layer, kl.BatchNormalization):
-        rank = len(node.output.shape)
-        return layer.axis not in (-1, rank - 1)
-    if isinstance(layer, kl.Rescaling):
-        return np.size(layer.scale) > 1 or np.size(layer.offset) > 1
-    name = getattr(getattr(layer, "activation", None), "__name__", "")
-    return name in _MIXES_CHANNELS

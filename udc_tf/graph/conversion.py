@@ -5,19 +5,8 @@ from typing import Any
 import keras
 from keras import layers as kl
 
-from udc_tf.layers.kernels import (
-    Conv2DKernel,
-    Conv2DTransposeKernel,
-    DenseKernel,
-    DepthwiseConv2DKernel,
-)
+from udc_tf.graph.layer_rules import kernel_kind
 
-_KINDS = {
-    "Conv2D": (kl.Conv2D, Conv2DKernel),
-    "DepthwiseConv2D": (kl.DepthwiseConv2D, DepthwiseConv2DKernel),
-    "Conv2DTranspose": (kl.Conv2DTranspose, Conv2DTransposeKernel),
-    "Dense": (kl.Dense, DenseKernel),
-}
 _COMMON = ("use_bias", "activation", "bias_initializer", "bias_regularizer", "dtype")
 _SPATIAL = ("kernel_size", "strides", "padding", "dilation_rate")
 _OWN = {
@@ -26,24 +15,6 @@ _OWN = {
     "Conv2DTranspose": (*_SPATIAL, "filters"),
     "Dense": ("units",),
 }
-
-
-def kernel_kind(layer: keras.Operation) -> str | None:
-    """ "Conv2D", "DepthwiseConv2D", "Conv2DTranspose" or "Dense"; None for all other layers."""
-    for kind, classes in _KINDS.items():
-        if isinstance(layer, classes):
-            return kind if unsupported(layer) is None else None
-    return None
-
-
-def unsupported(layer: keras.Operation) -> str | None:
-    """Why a layer with a kernel cannot be searched; None if it can, or has no kernel."""
-    if getattr(layer, "data_format", "channels_last") != "channels_last":
-        return "its channels are not last"
-    for name in ("kernel_constraint", "depthwise_constraint", "output_padding"):
-        if getattr(layer, name, None) is not None:
-            return f"`{name}` is not supported"
-    return None
 
 
 def kernel_config(layer: keras.layers.Layer, name: str) -> dict[str, Any]:

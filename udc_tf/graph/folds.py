@@ -5,8 +5,10 @@ import dataclasses
 import keras
 import numpy as np
 
-from udc_tf.graph.quantization_points import is_fusable, keeps_range
+from udc_tf.graph.affine import Affine
+from udc_tf.graph.layer_rules import Range, absorbed, rule_of_node
 from udc_tf.graph.trace import Graph, Node, TensorRef, trace
+from udc_tf.graph.uses import Uses
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
 from udc_tf.layers.kernels import KernelLayer
 
@@ -28,10 +30,8 @@ class Fold:
     output_quantizer: ActivationQuantizer | None = None
 
     def gain(self) -> np.ndarray:
-        """What the batch norm multiplies with, a channel each."""
-        bn = self.batch_norm
-        gain = 1 / np.sqrt(bn.moving_variance.numpy().astype(np.float64) + bn.epsilon)
-        return gain if bn.gamma is None else gain * bn.gamma.numpy()
+        """What the batch norm multiplies with, one factor per channel."""
+        return Affine.of(self.batch_norm, self.batch_norm.moving_variance.shape[0]).factor
 
 
 def folds(network: keras.Model) -> list[Fold]:
@@ -46,6 +46,7 @@ def folds(network: keras.Model) -> list[Fold]:
     [('dense', 'bn')]
     """
     graph = trace(network)  # of copies of the layers, by the same names
+    uses = Uses.of(graph)
     layers = {layer.name: layer for layer in network.layers}
     names = [node.name for node in graph.nodes]
 
@@ -58,15 +59,12 @@ def folds(network: keras.Model) -> list[Fold]:
         kernel = layer_of(node, KernelLayer)
         if kernel is None or names.count(node.name) > 1:
             continue
-        following = None
-        if kernel.activation is keras.activations.linear:
-            following = _sole_consumer(graph, node.output)
-        bn = layer_of(following, keras.layers.BatchNormalization)
+        chain = [node, *absorbed(node, uses)]
+        bn = layer_of(chain[1], keras.layers.BatchNormalization) if len(chain) > 1 else None
         if bn is not None and names.count(bn.name) > 1:
-            bn = None
+            bn, chain = None, [node]
         source = layer_of(_origin(graph, node.inputs[0]), ActivationQuantizer)
-        last = node if bn is None else following
-        target = layer_of(_behind_relu(graph, last), ActivationQuantizer)
+        target = layer_of(uses.sole_consumer(chain[-1].output), ActivationQuantizer)
         if target is not None and names.count(target.name) > 1:
             target = None
         found.append(Fold(kernel, bn, source, target))
@@ -85,13 +83,14 @@ class Mean:
 def means(network: keras.Model) -> list[Mean]:
     """The global average poolings of a functional model."""
     graph = trace(network)
+    uses = Uses.of(graph)
     layers = {layer.name: layer for layer in network.layers}
     names = [node.name for node in graph.nodes]
     found = []
     for node in graph.nodes:
         if not isinstance(node.layer, keras.layers.GlobalAveragePooling2D):
             continue
-        around = _origin(graph, node.inputs[0]), _sole_consumer(graph, node.output)
+        around = _origin(graph, node.inputs[0]), uses.sole_consumer(node.output)
         source, target = (None if n is None else layers.get(n.name) for n in around)
         if not all(isinstance(q, ActivationQuantizer) for q in (source, target)):
             continue
@@ -99,19 +98,6 @@ def means(network: keras.Model) -> list[Mean]:
         if height and width and names.count(target.name) == 1:
             found.append(Mean(height * width, source, target))
     return found
-
-
-def _behind_relu(graph: Graph, node: Node) -> Node | None:
-    following = _sole_consumer(graph, node.output)
-    if following is not None and is_fusable(following.layer):
-        following = _sole_consumer(graph, following.output)
-    return following
-
-
-def _sole_consumer(graph: Graph, ref: TensorRef) -> Node | None:
-    consumers = graph.consumers(ref)
-    is_output = any(r.id == ref.id for r in keras.tree.flatten(graph.outputs))
-    return consumers[0] if len(consumers) == 1 and not is_output else None
 
 
 def _origin(graph: Graph, ref: TensorRef) -> Node | None:
@@ -123,9 +109,10 @@ def _origin(graph: Graph, ref: TensorRef) -> Node | None:
     if not makers or not makers[0].inputs:
         return makers[0] if makers else None
     node = makers[0]
-    if keeps_range(node.layer):
+    rule = rule_of_node(node)
+    if rule.range is Range.KEPT:
         return _origin(graph, node.inputs[0])
-    if type(node.layer).__name__ == "Concatenate":  # the layer and the operation
+    if rule.range is Range.JOINED:
         origins = [_origin(graph, joined) for joined in node.inputs]
         if any(o is None or o.name != getattr(origins[0], "name", None) for o in origins):
             return None

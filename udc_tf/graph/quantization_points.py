@@ -15,41 +15,19 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 import keras
-from keras import layers as kl
 
 from udc_tf.graph import conversion
+from udc_tf.graph.layer_rules import (
+    Range,
+    absorbed,
+    activation_of_node,
+    rule_of_node,
+    splits_activation,
+)
 from udc_tf.graph.trace import Graph, Node, TensorRef
-from udc_tf.layers.activation_quantizer import FIXED_RANGES, ActivationQuantizer
+from udc_tf.graph.uses import Uses
+from udc_tf.layers.activation_quantizer import ActivationQuantizer
 from udc_tf.layers.choice import Mix
-
-_KEEPS_RANGE = (
-    kl.MaxPooling2D,
-    kl.GlobalMaxPooling2D,
-    kl.AveragePooling2D,
-    kl.Flatten,
-    kl.Reshape,
-    kl.Permute,
-    kl.ZeroPadding2D,
-    kl.Cropping2D,
-    kl.UpSampling2D,
-    kl.Dropout,
-    kl.SpatialDropout2D,
-    kl.GaussianNoise,
-    kl.GaussianDropout,
-    kl.Identity,
-    Mix,
-)
-_KEEPS_RANGE_OPS = (
-    "Reshape",
-    "Transpose",
-    "Squeeze",
-    "ExpandDims",
-    "MaxPool",
-    "AveragePool",
-    "Pad",
-)
-_FUSES_ACTIVATION = (kl.BatchNormalization, kl.Add, kl.Subtract, kl.Multiply)
-_FUSES_ACTIVATION_OPS = ("Add", "Subtract", "Multiply")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +65,7 @@ def quantization_points(
 ) -> QuantizationPoints:
     """The points of the part of `graph` that `keeps` keeps; `branch_of` says what a `Mix` takes.
 
+    >>> from keras import layers as kl
     >>> from udc_tf.graph.trace import trace
     >>> x = keras.Input((8, 8, 3), name="image")
     >>> y = kl.ReLU(name="relu")(kl.BatchNormalization()(kl.Conv2D(4, 3, name="conv")(x)))
@@ -107,11 +86,8 @@ class _Planner:
             if isinstance(node.layer, Mix):
                 self._alias[node.output.id] = self._id(node.inputs[branch_of(node)])
         self._outputs = {self._id(ref) for ref in keras.tree.flatten(graph.outputs)}
-        self._consumers: dict[int, list[Node]] = {}
-        for node in self._nodes:
-            if not isinstance(node.layer, Mix):
-                for ref in node.inputs:
-                    self._consumers.setdefault(self._id(ref), []).append(node)
+        taking = [node for node in self._nodes if not isinstance(node.layer, Mix)]
+        self._uses = Uses(taking, keras.tree.flatten(graph.outputs), self._id)
         self._parent: dict[int, int] = {}  # tensors whose range is one
         self._names: dict[int, str] = {}  # of quantized tensors
         self._fixed: dict[int, tuple[float, float]] = {}
@@ -157,18 +133,18 @@ class _Planner:
         return QuantizationPoints(points, split)
 
     def _visit(self, node: Node) -> None:
-        layer, outputs = node.layer, keras.tree.flatten(node.outputs)
-        kind = type(layer).__name__
+        outputs = keras.tree.flatten(node.outputs)
         if not node.inputs:
             return
-        if keeps_range(layer):
+        rule = rule_of_node(node)
+        if rule.range is Range.KEPT:
             source = self._id(node.inputs[0])
             for ref in outputs:
                 self._parent[ref.id] = self._root(source)
                 if source in self._fixed:
                     self._fixed[ref.id] = self._fixed[source]
             return
-        if isinstance(layer, kl.Concatenate) or kind == "Concatenate":
+        if rule.range is Range.JOINED:
             sources = {self._id(ref) for ref in node.inputs}
             free = [s for s in sources if s not in self._fixed]
             for i in (*free, node.output.id):
@@ -176,55 +152,13 @@ class _Planner:
             if len(free) < len(sources):
                 self._names[node.output.id] = node.name
             return
-        if self._folds_into_next(node):
-            return
+        if absorbed(node, self._uses):
+            return  # written after the last of them
         for ref in outputs:
             self._names[ref.id] = node.name
-        fixed = FIXED_RANGES.get(_activation(layer) or kind.lower())
-        if fixed is not None:
-            self._fixed[node.output.id] = fixed
-
-    def _folds_into_next(self, node: Node) -> bool:
-        i = self._id(node.output)
-        users = self._consumers.get(i, [])
-        if len(users) != 1 or i in self._outputs or _activation(node.layer) not in (None, "linear"):
-            return False
-        following = users[0].layer
-        is_kernel = conversion.kernel_kind(node.layer) is not None
-        if isinstance(following, kl.BatchNormalization):
-            return is_kernel
-        fuses = is_kernel or isinstance(node.layer, _FUSES_ACTIVATION)
-        fuses = fuses or type(node.layer).__name__ in _FUSES_ACTIVATION_OPS
-        return fuses and is_fusable(following)
-
-
-def keeps_range(layer: keras.Operation) -> bool:
-    """Whether the layer's outputs have its inputs' scale."""
-    return isinstance(layer, _KEEPS_RANGE) or type(layer).__name__ in _KEEPS_RANGE_OPS
-
-
-def is_fusable(layer: keras.Operation) -> bool:
-    """Whether the layer is a ReLU that becomes part of the operator before it."""
-    if isinstance(layer, kl.ReLU):
-        plain = not layer.negative_slope and not layer.threshold
-        return plain and layer.max_value in (None, 6)
-    if type(layer).__name__ in ("Relu", "Relu6"):
-        return True
-    return isinstance(layer, kl.Activation) and _activation(layer) in ("relu", "relu6")
-
-
-def splits_activation(layer: keras.Operation) -> bool:
-    """Whether a kernel layer has an activation that is an operator of its own in TFLite."""
-    if conversion.kernel_kind(layer) is None:
-        return False
-    return _activation(layer) not in ("linear", "relu", "relu6")
-
-
-def _activation(layer: keras.Operation) -> str | None:
-    if isinstance(layer, kl.Softmax):
-        return "softmax"
-    activation = getattr(layer, "activation", None)
-    return None if activation is None else getattr(activation, "__name__", "unknown")
+        prescribed = activation_of_node(node).range
+        if prescribed is not None:
+            self._fixed[node.output.id] = prescribed
 
 
 def _unique(name: str, used: set[str]) -> str:

@@ -6,13 +6,6 @@ import tensorflow as tf
 
 from udc_tf.quantize.quantizers import round_half_up, round_twice
 
-# What TFLite fixes for the outputs of these operators, whatever was calibrated.
-FIXED_RANGES = {
-    "softmax": (0.0, 255 / 256),
-    "sigmoid": (0.0, 255 / 256),
-    "tanh": (-1.0, 127 / 128),
-}
-
 
 @keras.saving.register_keras_serializable("udc_tf")
 class ActivationQuantizer(keras.layers.Layer):

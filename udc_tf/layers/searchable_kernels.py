@@ -84,6 +84,16 @@ class SearchableKernel:
                 aggregation="only_first_replica",
             )
 
+    def follow(self, links: KernelLinks, pruned_gradient: float = 0.0) -> None:
+        """Hands the layer the decisions that its kernel follows in a search.
+
+        Args:
+            links: where this layer's decisions stand among all of them.
+            pruned_gradient: the share of the gradient that reaches weights masked to zero.
+        """
+        self.links = links
+        self.pruned_gradient = pruned_gradient
+
     def initialize_ranges(self) -> None:
         """Sets each option's range to what suits the present theta."""
         if self.log_ranges is None:

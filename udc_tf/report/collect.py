@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from udc_tf.finetune.step import kernel_layers
+from udc_tf.layers.inventory import kernel_layers
 
 _PACKAGES = ("udc-tf", "tensorflow", "keras", "numpy", "ethos-u-vela", "tflite-micro")
 

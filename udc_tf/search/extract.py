@@ -9,11 +9,11 @@ from absl import logging
 
 from udc_tf.compact.architecture import Architecture, LayerSummary, get_layer_weights
 from udc_tf.compact.build import Compactor, Configuration, LayerChoice, carry_weights
+from udc_tf.cost.priced_network import Plan
 from udc_tf.cost.targets import Flash, Macs
 from udc_tf.layers.searchable_kernels import SearchableKernel
 from udc_tf.quantize.quantizers import FLOAT_BITS
 from udc_tf.search import decisions
-from udc_tf.search.plan import Plan
 from udc_tf.search.repair import Budget, extreme, preferences, repair
 from udc_tf.training import batch_norm
 

@@ -7,9 +7,11 @@ import keras
 import numpy as np
 from absl import logging
 
+from udc_tf.cost.priced_network import Plan
 from udc_tf.cost.targets import BoundTarget, Target
 from udc_tf.graph import conversion
 from udc_tf.graph.channel_groups import ChannelGroups
+from udc_tf.graph.layer_rules import kernel_kind
 from udc_tf.graph.trace import Graph, Node, trace
 from udc_tf.layers.choice import Mix
 from udc_tf.layers.searchable_kernels import (
@@ -21,7 +23,7 @@ from udc_tf.layers.searchable_kernels import (
 )
 from udc_tf.search.model import SearchModel, SearchProblem
 from udc_tf.search.named_groups import is_subclassed, plan_named_groups
-from udc_tf.search.plan import Plan, plan_search
+from udc_tf.search.plan import plan_search
 from udc_tf.search.repair import Budget, extreme
 from udc_tf.search.settings import SearchSettings
 from udc_tf.search.space import SearchSpace
@@ -134,7 +136,7 @@ def _searchable_network(graph: Graph, plan: Plan):
     def make(node: Node):
         if node.name in priced:
             options = dataclasses.asdict(priced[node.name].options)
-            kind = conversion.kernel_kind(node.layer)
+            kind = kernel_kind(node.layer)
             config = conversion.kernel_config(node.layer, node.name)
             new = _SEARCHABLE[kind](**config, **options)
         elif isinstance(node.layer, Mix):

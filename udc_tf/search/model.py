@@ -10,13 +10,13 @@ import numpy as np
 import tensorflow as tf
 from keras import tree
 
+from udc_tf.cost.priced_network import Plan
 from udc_tf.cost.targets import BoundTarget, Target
 from udc_tf.layers.current_sample import following
-from udc_tf.layers.links import link_layer
 from udc_tf.layers.searchable_kernels import SearchableKernel
 from udc_tf.search import decisions, start
 from udc_tf.search.followers import followers_of
-from udc_tf.search.plan import Plan
+from udc_tf.search.linking import link_layer
 from udc_tf.search.settings import SearchSettings
 from udc_tf.search.space import SearchSpace
 from udc_tf.search.state import SearchState
@@ -103,9 +103,8 @@ class SearchModel(TrainsInLockstep, keras.Model):
         self.layers_by_name = layers
         self._kernel_layers = [layers[p.name] for p in plan.layers]
         for priced in plan.layers:
-            layer = layers[priced.name]
-            layer.links = link_layer(plan, priced, self.state.options)
-            layer.pruned_gradient = settings.pruned_gradient
+            links = link_layer(plan, priced, self.state.options)
+            layers[priced.name].follow(links, settings.pruned_gradient)
         # Variables and not constants, for `retarget`; not saved, since the targets are.
         self._budgets = tf.Variable([float(t.budget) for t in problem.bound], trainable=False)
         self._calibration: Iterable[Any] | None = None

@@ -3,9 +3,11 @@
 import keras
 import numpy as np
 
+from udc_tf.cost.priced_network import Decision, FixedPart, Plan, PricedLayer
 from udc_tf.graph.channel_groups import ChannelGroup, ChannelMap
+from udc_tf.graph.layer_rules import Price
 from udc_tf.layers.searchable_kernels import SearchableKernel
-from udc_tf.search.plan import Decision, FixedPart, Plan, PricedLayer, width_counts
+from udc_tf.search.plan import width_counts
 
 
 def is_subclassed(model: keras.Model) -> bool:
@@ -34,7 +36,11 @@ def plan_named_groups(model: keras.Model):
             layers[layer.name] = layer
         elif layer.weights and not isinstance(layer, keras.layers.BatchNormalization):
             size = sum(int(np.prod(w.shape)) for w in layer.weights)
-            parts.append(FixedPart(layer.name, size, 1, ChannelMap.fixed(0)))
+            parts.append(
+                FixedPart(
+                    layer.name, ChannelMap.fixed(0), Price(type(layer).__name__), constants=size
+                )
+            )
     if not layers:
         raise ValueError(
             "The graph of a subclassed model cannot be read: write it with UDC layers that name "

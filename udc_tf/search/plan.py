@@ -1,83 +1,25 @@
 """From a network and a search space to the list of decisions and of priced layers."""
 
 import dataclasses
-import functools
 import math
 
 import keras
 import numpy as np
-from keras import layers as kl
 
-from udc_tf.graph.channel_groups import FIXED, OPENING, ChannelGroup, ChannelGroups, ChannelMap
-from udc_tf.graph.conversion import kernel_kind, unsupported
-from udc_tf.graph.trace import Gate, Graph, Node
+from udc_tf.cost.priced_network import Decision, FixedPart, Plan, PricedLayer
+from udc_tf.graph.channel_groups import FIXED, ChannelGroups, ChannelMap
+from udc_tf.graph.layer_rules import (
+    Channels,
+    Price,
+    absorbed,
+    activation_of_node,
+    kernel_kind,
+    rule_of_node,
+)
+from udc_tf.graph.trace import Graph, Node
+from udc_tf.graph.uses import Uses
 from udc_tf.layers.choice import Mix
 from udc_tf.search.space import LayerOptions, SearchSpace
-
-
-@dataclasses.dataclass(frozen=True)
-class Decision:
-    """One categorical variable: `options[k]` is taken with probability pi[k]."""
-
-    kind: str  # "width", "bits", "sparsity", "kernel" or "choice"
-    subject: str  # the channel group, layer or choice it is about
-    options: tuple[float, ...]
-
-    @property
-    def name(self) -> str:
-        return f"{self.kind}/{self.subject}"
-
-
-@dataclasses.dataclass(frozen=True)
-class PricedLayer:
-    """A layer with a kernel, as the costs see it."""
-
-    name: str
-    inputs: ChannelMap | None  # None: each output channel reads one input channel
-    outputs: ChannelMap
-    kernel_size: tuple[int, ...]
-    positions: int | None
-    options: LayerOptions
-    gates: tuple[Gate, ...] = ()
-
-    @property
-    def taps(self) -> int:
-        return math.prod(self.kernel_size)
-
-
-@dataclasses.dataclass(frozen=True)
-class FixedPart:
-    """What costs something but is not searched: `bytes` of constants, one operator or none."""
-
-    name: str
-    bytes: int
-    operators: int
-    outputs: ChannelMap  # a per-channel cost scales with the active ones
-    bytes_per_channel: float = 0.0
-    macs_per_channel: float = 0.0
-    gates: tuple[Gate, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """All that the search decides, prices and leaves alone."""
-
-    groups: tuple[ChannelGroup, ...]
-    widths: dict[int, tuple[int, ...]]  # channels of each option, for groups that are searched
-    decisions: tuple[Decision, ...]
-    layers: tuple[PricedLayer, ...]
-    fixed: tuple[FixedPart, ...]
-    left_out: dict[str, str]  # name -> why it is not searched
-
-    def decision_index(self, kind: str, subject: str) -> int | None:
-        return self._indices.get((kind, subject))
-
-    @functools.cached_property
-    def _indices(self) -> dict[tuple[str, str], int]:
-        return {(d.kind, d.subject): i for i, d in enumerate(self.decisions)}
-
-    def group_of(self, channels: ChannelMap) -> list[int]:
-        return sorted(set(channels.group.tolist()) - {FIXED})
 
 
 def plan_search(graph: Graph, channels: ChannelGroups, space: SearchSpace) -> Plan:
@@ -89,6 +31,8 @@ def plan_search(graph: Graph, channels: ChannelGroups, space: SearchSpace) -> Pl
             f"are: {', '.join(sorted(names))}"
         )
     layers, fixed, left_out, seen = [], [], {}, set()
+    uses = Uses.of(graph)
+    folded = {id(n) for node in graph.nodes for n in absorbed(node, uses)}
     for node in graph.nodes:
         shared = id(node.layer) in seen
         seen.add(id(node.layer))
@@ -102,10 +46,14 @@ def plan_search(graph: Graph, channels: ChannelGroups, space: SearchSpace) -> Pl
                 layers[earlier] = dataclasses.replace(first, positions=total)
                 continue
             layers.append(_priced(node, channels, space, left_out))
-            if _activation(node) == "softmax":
-                fixed.append(_softmax_part(node, channels))
+            if activation_of_node(node).name == "softmax":
+                outputs = channels.map_of(node.output)
+                softmax = f"{node.name} (softmax)"
+                fixed.append(FixedPart(softmax, outputs, Price("SOFTMAX"), gates=node.gates))
         else:
-            fixed.append(_fixed_part(node, channels, graph, shared, left_out))
+            part = _fixed_part(node, channels, shared, left_out)
+            free = id(node) in folded
+            fixed.append(dataclasses.replace(part, price=Price()) if free else part)
     decisions, widths = _width_decisions(graph, channels, space, left_out)
     for layer in layers:
         for kind, options in (
@@ -144,7 +92,7 @@ def _width_decisions(graph, channels, space, left_out):
     by_name = {g.name: i for i, g in enumerate(channels.groups)}
     options: dict[int, dict[str, tuple[float, ...] | None]] = {}
     for node in graph.nodes:
-        if kernel_kind(node.layer) in OPENING:
+        if rule_of_node(node).channels is Channels.OPENS:
             for g in set(channels.map_of(node.output).group.tolist()) - {FIXED}:
                 wanted = _own_options(node, space).widths
                 options.setdefault(g, {})[node.name] = wanted
@@ -244,51 +192,16 @@ def _stays_aligned(node: Node, kernel: int) -> bool:
     return True
 
 
-_FREE = (kl.Dropout, kl.SpatialDropout2D, kl.GaussianNoise, kl.GaussianDropout, kl.Identity, Mix)
-_MOVES_ONLY = (kl.Flatten, kl.Reshape, kl.Cropping2D)
-_FUSES = (kl.Activation, kl.ReLU, kl.Rescaling, kl.ZeroPadding2D)
-
-
-def _fixed_part(node: Node, channels, graph: Graph, shared: bool, left_out) -> FixedPart:
-    layer = node.layer
+def _fixed_part(node: Node, channels: ChannelGroups, shared: bool, left_out) -> FixedPart:
+    rule = rule_of_node(node)
     outputs = channels.map_of(keras.tree.flatten(node.outputs)[0])
-    part = FixedPart(node.name, 0, 0, outputs, gates=node.gates)
-    if isinstance(layer, kl.Softmax) or _activation(node) == "softmax":
-        return _softmax_part(node, channels)
-    if isinstance(layer, (*_FREE, *_MOVES_ONLY, *_FUSES)):
+    part = FixedPart(node.name, outputs, rule.price(node), gates=node.gates)
+    if rule.refused is None or shared:
         return part
-    if isinstance(layer, kl.BatchNormalization):
-        source = next((n for n in graph.nodes if n.output.id == node.inputs[0].id), None)
-        alone = source is not None and len(graph.consumers(source.output)) == 1
-        linear = source is not None and _activation(source) == "linear"
-        if alone and kernel_kind(source.layer) is not None and linear:
-            return part  # folded into the layer before it
-        # Left over as a 1x1 depthwise convolution: a weight and a scale record a channel.
-        positions = math.prod(d or 1 for d in node.output.shape[1:-1])
-        return dataclasses.replace(
-            part, operators=1, bytes_per_channel=11.0, macs_per_channel=float(positions)
-        )
-    if isinstance(layer, kl.GlobalAveragePooling2D):
-        # A depthwise convolution with ones: about a bit a tap and a scale record a channel.
-        taps = math.prod(d or 1 for d in node.inputs[0].shape[1:-1])
-        return dataclasses.replace(part, operators=1, bytes_per_channel=10.0 + taps / 8)
-    size = 0 if shared else sum(int(np.prod(w.shape)) for w in getattr(layer, "weights", ()))
+    size = sum(int(np.prod(w.shape)) for w in getattr(node.layer, "weights", ()))
     if size:
-        why = unsupported(layer) or f"{type(layer).__name__} is not a layer that can be searched"
         left_out[node.name] = (
-            f"{why}; its {size} weights count as bytes, its multiplications are not counted"
+            f"{rule.refused}; its {size} weights count as bytes, its multiplications are not "
+            "counted"
         )
-    return dataclasses.replace(part, bytes=size, operators=1)
-
-
-def _activation(node: Node) -> str:
-    """The name of the layer's own activation."""
-    activation = getattr(node.layer, "activation", None)
-    return "linear" if activation is None else getattr(activation, "__name__", "")
-
-
-def _softmax_part(node: Node, channels: ChannelGroups) -> FixedPart:
-    """Vela makes some thirty small operators and two tables of a softmax: about 2.9 kB, or ten."""
-    return FixedPart(
-        f"{node.name} (softmax)", 0, 10, channels.map_of(node.output), gates=node.gates
-    )
+    return dataclasses.replace(part, constants=size)

@@ -8,8 +8,8 @@ import dataclasses
 
 import numpy as np
 
+from udc_tf.cost.priced_network import Plan
 from udc_tf.cost.targets import BoundTarget
-from udc_tf.search.plan import Plan
 
 _ENOUGH = 0.99  # of the binding budget: what the repair aims at
 _ROUNDS = 60

@@ -24,9 +24,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from udc_tf.cost.priced_network import Decision, Plan
 from udc_tf.quantize import quantizers
 from udc_tf.search import decisions
-from udc_tf.search.plan import Decision, Plan
 
 _PRESSURES, _ROUNDS, _LARGEST_PRESSURE = 18, 8, 1e4
 # Rounding is felt more than pruning that loses as much: at equal size, uniform networks of 2 bits

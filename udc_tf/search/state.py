@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from udc_tf.cost.priced_network import Decision
 from udc_tf.search import decisions
-from udc_tf.search.plan import Decision
 from udc_tf.search.settings import SearchSettings
 from udc_tf.training import schedules
 

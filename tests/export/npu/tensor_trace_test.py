@@ -5,7 +5,7 @@ import pytest
 
 from tests.support import npu_networks as nets
 from udc_tf.export.npu import NpuNetwork, convolution
-from udc_tf.export.npu.trace import ReferenceTensor, trace
+from udc_tf.export.npu.tensor_trace import ReferenceTensor, trace
 from udc_tf.export.runners.tflm import TflmRunner
 
 

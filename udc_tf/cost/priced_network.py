@@ -1,0 +1,79 @@
+"""A network as the costs see it: its decisions, its kernels, and the rest."""
+
+import dataclasses
+import functools
+import math
+
+from udc_tf.graph.channel_groups import FIXED, ChannelGroup, ChannelMap
+from udc_tf.graph.layer_rules import Price
+from udc_tf.graph.trace import Gate
+from udc_tf.search.space import LayerOptions
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """One categorical variable: `options[k]` is taken with probability pi[k]."""
+
+    kind: str  # "width", "bits", "sparsity", "kernel" or "choice"
+    subject: str  # the channel group, layer or choice it is about
+    options: tuple[float, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}/{self.subject}"
+
+
+@dataclasses.dataclass(frozen=True)
+class PricedLayer:
+    """A layer with a kernel, as the costs see it."""
+
+    name: str
+    inputs: ChannelMap | None  # None: each output channel reads one input channel
+    outputs: ChannelMap
+    kernel_size: tuple[int, ...]
+    positions: int | None
+    options: LayerOptions
+    gates: tuple[Gate, ...] = ()
+
+    @property
+    def taps(self) -> int:
+        return math.prod(self.kernel_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedPart:
+    """What costs something but is not searched.
+
+    Attributes:
+        outputs: its channels; what it costs per channel follows the active ones.
+        price: by the rulebook of layers.
+        constants: weights of a layer that is not known, in 8 bits each.
+    """
+
+    name: str
+    outputs: ChannelMap
+    price: Price
+    constants: int = 0
+    gates: tuple[Gate, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """All that the search decides, prices and leaves alone."""
+
+    groups: tuple[ChannelGroup, ...]
+    widths: dict[int, tuple[int, ...]]  # channels of each option, for groups that are searched
+    decisions: tuple[Decision, ...]
+    layers: tuple[PricedLayer, ...]
+    fixed: tuple[FixedPart, ...]
+    left_out: dict[str, str]  # name -> why it is not searched
+
+    def decision_index(self, kind: str, subject: str) -> int | None:
+        return self._indices.get((kind, subject))
+
+    @functools.cached_property
+    def _indices(self) -> dict[tuple[str, str], int]:
+        return {(d.kind, d.subject): i for i, d in enumerate(self.decisions)}
+
+    def group_of(self, channels: ChannelMap) -> list[int]:
+        return sorted(set(channels.group.tolist()) - {FIXED})
