@@ -9,6 +9,7 @@ from udc_tf.models.data.data_errors import DataError
 from udc_tf.models.data.dataset import Dataset, Scaling, Split, in_three, split_off
 
 _WANTED = "arrays x and y, or x_train, y_train, x_test, y_test (and x_validation, y_validation)"
+_MOST_CLASSES = 100_000  # a larger number is an identifier, or damage
 
 
 def from_npz(
@@ -30,8 +31,10 @@ def from_npz(
             content = {key: file[key] for key in file.files}
     except FileNotFoundError as error:
         raise DataError(f"There is no {path}. A data file is an .npz with {_WANTED}.") from error
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as .npz: {error}") from error
+    except Exception as error:  # whatever is inside the file
+        raise DataError(
+            f"{path} cannot be read as .npz ({error}): write it anew with numpy.savez."
+        ) from error
     parts = {p: _part(content, f"_{p}", path) for p in ("train", "validation", "test")}
     if parts["train"] is None:
         whole = _part(content, "", path)
@@ -64,16 +67,30 @@ def _part(content: dict[str, np.ndarray], ending: str, path: pathlib.Path) -> Sp
     x = content.get(f"x{ending}")
     if x is None:
         return None
+    if x.dtype.kind not in "buif" or x.ndim < 2:
+        raise DataError(
+            f"x{ending} of {path} must be numbers, the first axis the examples. Received: "
+            f"{x.dtype} of shape {x.shape}"
+        )
     x = x if x.dtype == np.uint8 else x.astype(np.float32)
     if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
         raise DataError(f"x{ending} of {path} contains NaN or infinite values.")
     if x.ndim == 3:
         x = x[..., None]  # images without a channel axis
     y = content.get(f"y{ending}", x)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if np.issubdtype(y.dtype, np.integer) and y.ndim == 1:
+        _check_class_numbers(y, f"y{ending} of {path}")
     if np.issubdtype(y.dtype, np.integer) and y.dtype != np.uint8:
         y = y.astype(np.int32)
     if y.dtype == np.uint8 and y.ndim <= 2 and x.ndim > 2:
         y = y.astype(np.int32)
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
     return Split(x, y)
+
+
+def _check_class_numbers(y: np.ndarray, what: str) -> None:
+    if y.size and not 0 <= y.min() <= y.max() < _MOST_CLASSES:
+        raise DataError(
+            f"{what} must be class numbers, from 0 upwards. Received: {y.min()} to {y.max()}"
+        )

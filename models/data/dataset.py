@@ -79,6 +79,26 @@ class Dataset:
     scaling: Scaling = Scaling()
     target_scaling: Scaling | None = None
 
+    def __post_init__(self):
+        for name in PARTS:
+            part = self.part(name)
+            if not len(part):
+                raise DataError(f"The {name} part of {self.name} has no examples.")
+            for what in ("x", "y"):
+                shape, first = (getattr(p, what).shape[1:] for p in (part, self.train))
+                if shape != first:
+                    raise DataError(
+                        f"All parts of {self.name} must have {what} of one shape. Received: "
+                        f"{shape} in the {name} part, {first} in the train part"
+                    )
+            if self.class_names:
+                _check_labels(part.y, self.classes, f"The {name} part of {self.name}")
+        if self.class_names and len(np.unique(self.train.y)) < 2:
+            raise DataError(
+                f"A classification needs at least two classes in the train part of {self.name}. "
+                f"Received: {len(self.train):,} examples of the class {self.train.y[0]}"
+            )
+
     @property
     def input_shape(self) -> tuple[int, ...]:
         return tuple(self.train.x.shape[1:])
@@ -168,6 +188,19 @@ class Dataset:
         shape = "x".join(map(str, self.input_shape))
         classes = f", {self.classes} classes" if self.classes else ""
         return f"{self.name}: {sizes} examples of {shape}{classes}"
+
+
+def _check_labels(y: np.ndarray, classes: int, what: str) -> None:
+    if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer):
+        raise DataError(
+            f"{what} must have one whole number for each example, its class. Received: labels of "
+            f"{y.dtype} and of shape {y.shape}"
+        )
+    if not 0 <= y.min() <= y.max() < classes:
+        raise DataError(
+            f"{what} must have labels from 0 to {classes - 1}, as there are {classes} classes. "
+            f"Received: {y.min()} to {y.max()}"
+        )
 
 
 def split_off(split: Split, share: float, seed: int = 0) -> tuple[Split, Split]:

@@ -23,6 +23,7 @@ def from_folder(
 
     If `path` has folders `train`, `validation` or `val`, and `test` with the classes below them,
     these are the parts; what is missing is split off. All images are held in memory, as bytes.
+    Hidden folders and files, whose names begin with a dot, are left out.
     """
     path = pathlib.Path(path)
     if not path.is_dir():
@@ -32,10 +33,11 @@ def from_folder(
         for part, names in _PARTS.items()
     }
     base = folders["train"] or path
+    _refuse_parts_without_train(folders, path)
     names = class_names(base)
 
     def read(folder):
-        files, labels = image_files(folder, names)
+        files, labels = image_files(folder, names, seed)
         images = np.stack([read_image(f, image_size, channels) for f in files])
         return Split(images, np.asarray(labels, np.int32))
 
@@ -53,9 +55,21 @@ def from_folder(
     return Dataset(path.name, train, validation, test, names)
 
 
+def _refuse_parts_without_train(folders: dict[str, pathlib.Path | None], path: pathlib.Path):
+    """Images set apart to test must not be overlooked."""
+    if folders["train"] is not None:
+        return
+    for folder in filter(None, folders.values()):
+        if not _images(folder) and _class_folders(folder):
+            raise DataError(
+                f"{folder} holds classes, and so {path / 'train'} should. Received: "
+                f"{path} without a folder `train`"
+            )
+
+
 def class_names(folder: pathlib.Path) -> tuple[str, ...]:
     """Names of the folders that hold images, sorted."""
-    names = tuple(sorted(d.name for d in folder.iterdir() if d.is_dir() and _images(d)))
+    names = _class_folders(folder)
     if len(names) < 2:
         raise DataError(
             f"{folder} should hold one folder of images ({', '.join(_ENDINGS)}) for each of at "
@@ -64,8 +78,19 @@ def class_names(folder: pathlib.Path) -> tuple[str, ...]:
     return names
 
 
-def image_files(folder: pathlib.Path, names: tuple[str, ...]) -> tuple[list[str], list[int]]:
-    """All images below `folder`, sorted, with the numbers of their classes."""
+def image_files(
+    folder: pathlib.Path, names: tuple[str, ...], seed: int = 0
+) -> tuple[list[str], list[int]]:
+    """All images below `folder` with the numbers of their classes, in an order that mixes them.
+
+    Else the first examples, which are taken for trials and to verify, would be of one class.
+    """
+    strange = [name for name in _class_folders(folder) if name not in names]
+    if strange:
+        raise DataError(
+            f"{folder} holds images of a class that the training images lack. Received: "
+            f"{', '.join(strange)} beside {', '.join(names)}"
+        )
     files, labels = [], []
     for label, name in enumerate(names):
         found = _images(folder / name)
@@ -73,7 +98,8 @@ def image_files(folder: pathlib.Path, names: tuple[str, ...]) -> tuple[list[str]
             raise DataError(f"There are no images of the class {name!r} in {folder / name}.")
         files += found
         labels += [label] * len(found)
-    return files, labels
+    order = np.random.default_rng(seed).permutation(len(files))
+    return [files[i] for i in order], [labels[i] for i in order]
 
 
 def read_image(path: str, size: tuple[int, int], channels: int) -> np.ndarray:
@@ -90,4 +116,13 @@ def read_image(path: str, size: tuple[int, int], channels: int) -> np.ndarray:
 def _images(folder: pathlib.Path) -> list[str]:
     if not folder.is_dir():
         return []
-    return sorted(str(f) for f in folder.iterdir() if f.suffix.lower() in _ENDINGS)
+    return sorted(
+        str(f)
+        for f in folder.iterdir()
+        if f.suffix.lower() in _ENDINGS and not f.name.startswith(".")
+    )
+
+
+def _class_folders(folder: pathlib.Path) -> tuple[str, ...]:
+    found = (d for d in folder.iterdir() if d.is_dir() and not d.name.startswith("."))
+    return tuple(sorted(d.name for d in found if _images(d)))

@@ -148,11 +148,11 @@ def imagenet(
         if not (folder / part).is_dir():
             raise DataError(f"There is no {folder / part}: it should hold one folder a class.")
     names = class_names(folder / "train")
-    files, labels = (np.asarray(a) for a in image_files(folder / "train", names))
+    files, labels = (np.asarray(a) for a in image_files(folder / "train", names, seed))
     order = np.random.default_rng(seed).permutation(len(files))
     held = max(1, len(files) // 50)
     validation, train = np.sort(order[:held]), np.sort(order[held:])
-    test = [np.asarray(a) for a in image_files(folder / "val", names)]
+    test = [np.asarray(a) for a in image_files(folder / "val", names, seed)]
     return FileDataset(
         "imagenet",
         FileSplit(files[train], labels[train].astype(np.int32)),

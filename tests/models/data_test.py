@@ -55,7 +55,7 @@ class TestBatches:
     def _dataset(self, count=20):
         x = np.arange(count, dtype=np.uint8)[:, None, None, None] * np.ones((1, 8, 8, 1), np.uint8)
         split = Split(x, np.arange(count, dtype=np.int32))
-        return Dataset("fake", split, split, split, tuple("ab"))
+        return Dataset("fake", split, split, split, tuple("abcdefghijklmnopqrst"))
 
     def test_a_pass_has_each_example_once(self):
         batches = list(self._dataset().training_batches(8))
@@ -173,12 +173,51 @@ class TestNpz:
             ({"images": np.zeros(3)}, "must hold arrays x and y"),
             ({"x": np.full((20, 2), np.nan), "y": np.zeros(20, int)}, "NaN"),
             ({"x": np.zeros((20, 2)), "y": np.zeros(19, int)}, "equally many"),
+            ({"x": np.zeros((20, 2)), "y": np.arange(20) % 3 - 1}, "from 0 upwards. Received: -1"),
+            ({"x": np.zeros((20, 2)), "y": np.arange(20) * 10**9}, "from 0 upwards. Received: 0"),
+            ({"x": np.zeros((20, 2)), "y": np.zeros(20, int)}, "at least two classes"),
+            ({"x": np.full((20, 2), "a"), "y": np.arange(20) % 2}, "must be numbers"),
+            ({"x": np.zeros(20), "y": np.arange(20) % 2}, r"must be numbers.* of shape \(20,\)"),
         ],
     )
     def test_mistakes(self, tmp_path, content, message):
         np.savez(tmp_path / "own.npz", **content)
         with pytest.raises(data.DataError, match=message):
             data.load(str(tmp_path / "own.npz"))
+
+    @pytest.mark.parametrize(
+        "changed, message",
+        [
+            ({"y_test": np.arange(6) % 4}, "test part.* from 0 to 2.* Received: 0 to 3"),
+            ({"y_test": np.arange(6) / 2}, "test part.* whole number.* float64"),
+            ({"x_test": np.zeros((6, 5))}, r"x of one shape.* \(5,\) in the test part"),
+            ({"x_test": np.zeros((0, 4)), "y_test": np.zeros(0, int)}, "test part.* no examples"),
+        ],
+    )
+    def test_the_test_part_is_like_the_train_part(self, tmp_path, changed, message):
+        content = {
+            **{"x_train": np.zeros((30, 4)), "y_train": np.arange(30) % 3},
+            **{"x_test": np.zeros((6, 4)), "y_test": np.arange(6) % 3},
+            **changed,
+        }
+        np.savez(tmp_path / "own.npz", **content)
+        with pytest.raises(data.DataError, match=message):
+            data.load(str(tmp_path / "own.npz"))
+
+    @pytest.mark.parametrize("damage", ["empty", "truncated", "flipped", "npy"])
+    def test_damaged_files(self, tmp_path, damage):
+        path = tmp_path / "own.npz"
+        np.savez_compressed(path, x=np.arange(80.0).reshape(20, 4), y=np.arange(20) % 3)
+        content = bytearray(path.read_bytes())
+        content[60] ^= 255
+        damaged = {"empty": b"", "truncated": content[:-30], "flipped": content}.get(damage)
+        if damaged is None:
+            with open(path, "wb") as file:
+                np.save(file, np.zeros(3))
+        else:
+            path.write_bytes(damaged)
+        with pytest.raises(data.DataError, match=r"own\.npz cannot be read as \.npz"):
+            data.load(str(path))
 
     def test_no_file_or_no_npz(self, tmp_path):
         with pytest.raises(data.DataError, match="There is no"):
@@ -206,6 +245,37 @@ class TestFolder:
                     _write_png(tmp_path / part / name / f"{i}.png", image)
         loaded = data.load(str(tmp_path), image_size=(8, 8))
         assert [len(loaded.train), len(loaded.validation), len(loaded.test)] == [20, 6, 4]
+
+    def test_hidden_folders_and_files_are_no_classes(self, tmp_path):
+        image = np.zeros((8, 8, 3), np.uint8)
+        for name in ("a", "b", ".ipynb_checkpoints"):
+            for i in range(5):
+                _write_png(tmp_path / name / f"{i}.png", image)
+        (tmp_path / "a" / "._0.png").write_bytes(b"a Mac's notes about 0.png")
+        loaded = data.load(str(tmp_path), image_size=(8, 8))
+        assert loaded.class_names == ("a", "b")
+        assert sum(len(loaded.part(p)) for p in ("train", "validation", "test")) == 10
+
+    def test_a_class_without_training_images(self, tmp_path):
+        image = np.zeros((8, 8, 3), np.uint8)
+        for name in ("train/a", "train/b", "test/a", "test/b", "test/c"):
+            _write_png(tmp_path / name / "0.png", image)
+        with pytest.raises(data.DataError, match="test holds images of a class .* Received: c"):
+            data.load(str(tmp_path), image_size=(8, 8))
+
+    def test_a_test_part_without_a_train_part(self, tmp_path):
+        for name in ("a", "b", "test/a", "test/b"):
+            _write_png(tmp_path / name / "0.png", np.zeros((8, 8, 3), np.uint8))
+        with pytest.raises(data.DataError, match="without a folder `train`"):
+            data.load(str(tmp_path), image_size=(8, 8))
+
+    def test_the_first_examples_are_of_all_classes(self, tmp_path):
+        for name in ("train/a", "train/b", "test/a", "test/b"):
+            for i in range(20):
+                _write_png(tmp_path / name / f"{i}.png", np.zeros((8, 8, 3), np.uint8))
+        loaded = data.load(str(tmp_path), image_size=(8, 8))
+        for part in ("train", "test"):
+            assert len(set(loaded.arrays(part, 10)[1])) == 2
 
     def test_mistakes(self, tmp_path):
         with pytest.raises(data.DataError, match="Data are one of digits"):

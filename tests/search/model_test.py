@@ -14,6 +14,7 @@ import udc_tf
 from tests.support import networks
 from tests.support.paths import ROOT
 from udc_tf.training.divergence import DivergedError
+from udc_tf.training.training_data import as_dataset
 
 _BUDGET = udc_tf.Flash("3.5KiB")
 
@@ -162,6 +163,15 @@ class TestAblation:
 
 
 class TestBadData:
+    def test_validation_data_win_over_a_split(self):
+        x, y = np.zeros((20, 4), "float32"), np.arange(20)
+        options = {"validation_data": (x[:5], y[:5]), "validation_split": 0.5}
+        dataset, rest = as_dataset(x, y, 4, 0, lambda: 0, options)
+        assert len(rest["validation_data"][0]) == 5 and "validation_split" not in rest
+        assert sum(len(labels) for _, labels in dataset) == 20
+        dataset, rest = as_dataset(x, y, 4, 0, lambda: 0, {"validation_split": 0.5})
+        assert len(rest["validation_data"][0]) == 10 == sum(len(labels) for _, labels in dataset)
+
     def test_nan_in_arrays(self):
         x, y = networks.blobs(32)
         x[3, 0, 0, 0] = np.nan

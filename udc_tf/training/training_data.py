@@ -82,7 +82,8 @@ def as_dataset(
     options["shuffle"] = False  # of Keras: the dataset made here brings its own
     weight = options.pop("sample_weight", None)
     arrays = (x, y) if weight is None else (x, y, weight)
-    if split := options.pop("validation_split", 0.0):
+    split = options.pop("validation_split", 0.0)
+    if split and options.get("validation_data") is None:  # as in Keras, data that are given win
         cut = int(lengths.pop() * (1 - split))
         options["validation_data"] = tree.map_structure(lambda a: a[cut:], arrays)
         arrays = tree.map_structure(lambda a: a[:cut], arrays)
