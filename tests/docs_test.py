@@ -6,6 +6,7 @@ import re
 import subprocess
 import textwrap
 
+import keras
 import pytest
 
 import udc_tf
@@ -30,7 +31,7 @@ class TestDocs:
         text = (ROOT / "docs" / "recipes.md").read_text()
         assert [name for name in recipes.RECIPES if f"`{name}`" not in text] == []
 
-    def test_example_of_a_cost_model_searches(self):
+    def test_example_of_a_cost_model_searches_and_loads_again(self, tmp_path):
         (example,) = _code((ROOT / "docs" / "extending.md").read_text())
         names = {"__name__": "extending"}
         exec(example, names)
@@ -38,6 +39,10 @@ class TestDocs:
         search = udc_tf.make_searchable(small_cnn(filters=(8, 16)), "ethos_u55", target)
         chosen = search.architecture()
         assert sum(layer.weights * layer.nonzeros for layer in chosen.layers) <= 2_000
+        search.save(tmp_path / "search.keras")
+        assert keras.saving.load_model(tmp_path / "search.keras").targets == tuple(target)
+        chosen.save(tmp_path / "chosen.json")
+        assert udc_tf.Architecture.load(tmp_path / "chosen.json").targets[1]["kind"] == "weights"
 
     def test_examples_are_python(self):
         for path in _DOCS:

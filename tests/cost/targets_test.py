@@ -1,5 +1,7 @@
 """Costs, targets, and the repair that makes every target hold."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -36,15 +38,41 @@ def _convolution():
     return keras.Model(inputs, kl.Conv2D(2, 1, name="last")(x))
 
 
+_BAD_SIZES = ("0.0001KiB", 0.5, float("inf"), float("nan"), True, None, "9" * 400 + "B")
+
+
 class TestParsing:
-    @pytest.mark.parametrize("text", ["12", "", "KiB", "1.2.3KiB", "-4KiB", "4 parsecs", 0, -1])
+    @pytest.mark.parametrize(
+        "text", ["12", "", "KiB", "1.2.3KiB", "-4KiB", "4 parsecs", 0, -1, *_BAD_SIZES]
+    )
     def test_bad_sizes(self, text):
         with pytest.raises(ValueError, match="size"):
             parse_bytes(text)
 
-    def test_bad_accelerator(self):
+    @pytest.mark.parametrize("budget", [0, -1, float("inf"), float("nan"), True, "5e6", None])
+    def test_bad_counts(self, budget):
+        with pytest.raises(ValueError, match="positive number. Received"):
+            udc_tf.Macs(budget)
+
+    def test_numpys_numbers_are_numbers(self):
+        targets = [
+            udc_tf.Flash(np.int64(2000)),
+            udc_tf.Macs(np.float32(1e6)),
+            udc_tf.PaperSize(np.uint16(9)),
+        ]
+        assert [json.loads(json.dumps(t.to_dict()))["budget"] for t in targets] == [2000, 1e6, 9]
+
+    def test_kinds_that_nobody_registered(self):
+        with pytest.raises(ValueError, match=r"udc_tf\.register_target.* Received: 'joules'"):
+            target_from_dict({"kind": "joules", "budget": 3})
+        with pytest.raises(ValueError, match="another class with this kind. Received: 'flash'"):
+            udc_tf.register_target("flash")(udc_tf.Macs)
+
+    # Vela compiles for a U65, but nothing here can check what comes out.
+    @pytest.mark.parametrize("accelerator", ["ethos-u99", "ethos-u65-256", None])
+    def test_bad_accelerator(self, accelerator):
         with pytest.raises(ValueError, match="ethos-u55-128"):
-            udc_tf.Flash("1KiB", accelerator="ethos-u99")
+            udc_tf.Flash("1KiB", accelerator=accelerator)
 
     def test_round_trip(self):
         targets = [

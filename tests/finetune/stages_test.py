@@ -1,5 +1,8 @@
 """Plans of finetuning."""
 
+import dataclasses
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -48,14 +51,33 @@ class TestStages:
             {"start": "zero"},
             {"refresh_every": 0},
             {"prune_until": 2.0},
+            {"epochs": True},
+            {"epochs": 2.5},
+            {"alpha": float("nan")},
+            {"learning_rates": (0.1, 0.1, 0.1)},
+            {"temperature": 0.0},
+            {"range_learning_rate": float("inf")},
+            {"momentum": 1.0},
+            {"l2": -1e-4},
+            {"calibration_batches": -1},
         ],
     )
     def test_bad_plans_name_what_was_received(self, bad):
         with pytest.raises(ValueError, match="Received"):
             Stages(**bad)
 
+    def test_numpys_numbers_are_numbers(self):
+        plan = Stages(epochs=np.int64(10), alpha=np.float32(0.5), refresh_every=np.int32(4))
+        assert json.loads(json.dumps(dataclasses.asdict(plan)))["epochs"] == [3, 5, 2]
+        assert plan.alpha == (0.5,) * 3 and plan == Stages(epochs=10, alpha=0.5, refresh_every=4)
+
 
 class TestLearningRate:
+    @pytest.mark.parametrize("bad", [(0, 0), (-1, 0), (0.1, -1), (float("inf"), 0), (0.1, 0, 0)])
+    def test_bad_rates_name_what_was_received(self, bad):
+        with pytest.raises(ValueError, match="Received"):
+            Cosine(*bad)
+
     def test_each_stage_has_its_cosine(self):
         rates = (Cosine(0.1, 0.01, cycle=1), Cosine(0.05, 0.0), Cosine(0.001, 0.0))
         rate = Stages(epochs=(3, 2, 1), learning_rates=rates).learning_rate(steps_per_epoch=10)

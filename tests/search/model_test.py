@@ -1,5 +1,7 @@
 """The search through plain `fit`: what it learns, logs, saves, and refuses."""
 
+import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -155,11 +157,33 @@ class TestAblation:
 
     @pytest.mark.parametrize(
         "wrong",
-        [{"samples": 0}, {"xi": (0.0, 1.0)}, {"tau": (0.0, 1.0)}, {"warmup": 1.0}],
+        [
+            {"samples": 0},
+            {"samples": 1.5},
+            {"samples": True},
+            {"xi": (0.0, 1.0)},
+            {"tau": (0.0, 1.0)},
+            {"tau": 0.5},
+            {"vartheta": (0.0, float("nan"))},
+            {"warmup": 1.0},
+            {"warmup": "0.2"},
+            {"certainty": float("inf")},
+            {"strength": float("inf")},
+            {"decision_travel": float("inf")},
+            {"seed": -1},
+            {"seed": 2**32},
+        ],
     )
     def test_bad_settings(self, wrong):
         with pytest.raises(ValueError, match="Received"):
             udc_tf.SearchSettings(**wrong)
+
+    def test_numpys_numbers_are_numbers(self):
+        settings = udc_tf.SearchSettings(
+            samples=np.int64(2), warmup=np.float32(0.5), seed=np.uint8(3)
+        )
+        assert json.loads(json.dumps(dataclasses.asdict(settings)))["samples"] == 2
+        assert settings.warmup == 0.5 and settings.seed == 3
 
 
 class TestBadData:

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from udc_tf import SearchSpace
@@ -43,9 +44,18 @@ class TestSearchSpace:
             {"bits": (16,)},
             {"bits": (4.5,)},
             {"kernels": (0,)},
+            {"bits": True},
+            {"bits": "48"},
+            {"widths": (0.5, None)},
+            {"widths": float("inf")},
             {"overrides": {"a": {"bitz": (4,)}}},
         ],
     )
     def test_bad_options(self, wrong):
         with pytest.raises(ValueError):
             SearchSpace(**wrong)
+
+    def test_numpys_numbers_are_numbers(self):
+        space = SearchSpace(bits=np.array([8, 4]), widths=np.float32(0.5), kernels=(np.int64(3),))
+        assert (space.bits, space.widths, space.kernels) == ((4, 8), (0.5,), (3,))
+        assert SearchSpace.from_dict(json.loads(json.dumps(space.to_dict()))) == space

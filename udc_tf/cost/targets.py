@@ -6,7 +6,7 @@ A target is a budget on one cost. Costs know nothing of the search; a new one is
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,14 +16,12 @@ from udc_tf.cost.counts import CountMaps, Counts
 from udc_tf.cost.padding import outputs_together
 from udc_tf.cost.priced_network import Plan
 from udc_tf.graph.layer_rules import Price
+from udc_tf.plain_numbers import is_number
 from udc_tf.quantize.quantizers import FLOAT_BITS
 
 _UNITS = {"B": 1, "KB": 1e3, "MB": 1e6, "KIB": 1024, "MIB": 1024**2}
-ACCELERATORS = (
-    *(f"ethos-u55-{n}" for n in (32, 64, 128, 256)),
-    *(f"ethos-u65-{n}" for n in (256, 512)),
-    *(f"ethos-u85-{n}" for n in (128, 256, 512, 1024, 2048)),
-)
+# Those that `udc_tf.export` can check what it compiled for: a budget is no promise elsewhere.
+ACCELERATORS = tuple(f"ethos-u55-{n}" for n in (32, 64, 128, 256))
 
 
 def parse_bytes(size: str | int | float) -> int:
@@ -32,7 +30,7 @@ def parse_bytes(size: str | int | float) -> int:
     >>> parse_bytes("32KiB"), parse_bytes("0.5MB")
     (32768, 500000)
     """
-    if isinstance(size, (int, float)) and not isinstance(size, bool):
+    if is_number(size):
         number, unit = float(size), "B"
     else:
         match = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]+)\s*", str(size))
@@ -43,8 +41,8 @@ def parse_bytes(size: str | int | float) -> int:
                 f"{size!r}"
             )
         number = float(match.group(1))
-    if not 0 < number < float("inf"):
-        raise ValueError(f"A size must be positive. Received: {size!r}")
+    if not 1 <= number * _UNITS[unit] < 2**63:
+        raise ValueError(f"A size must be at least one byte, and finite. Received: {size!r}")
     return int(number * _UNITS[unit])
 
 
@@ -193,8 +191,13 @@ class Flash:
         object.__setattr__(self, "budget", parse_bytes(self.budget))
         if self.accelerator not in ACCELERATORS:
             raise ValueError(
-                f"Known accelerators: {', '.join(ACCELERATORS)}. Received: {self.accelerator!r}"
+                f"`accelerator` must be one of {', '.join(ACCELERATORS)}. Received: "
+                f"{self.accelerator!r}"
             )
+        if isinstance(self.size_model, Mapping):
+            object.__setattr__(self, "size_model", SizeModel.from_dict(self.size_model))
+        if not isinstance(self.size_model, SizeModel):
+            raise ValueError(f"`size_model` must be a SizeModel. Received: {self.size_model!r}")
 
     def bind(self, plan: Plan) -> BoundTarget:
         for layer in plan.layers:
@@ -231,8 +234,8 @@ class Macs:
     budget: float
 
     def __post_init__(self):
-        if not 0 < float(self.budget) < float("inf"):
-            raise ValueError(f"`budget` must be positive. Received: {self.budget!r}")
+        if not is_number(self.budget) or self.budget <= 0:
+            raise ValueError(f"`budget` must be a positive number. Received: {self.budget!r}")
         object.__setattr__(self, "budget", float(self.budget))
 
     def bind(self, plan: Plan) -> BoundTarget:
@@ -273,12 +276,46 @@ class PaperSize:
         return {"kind": "paper", "budget": self.budget}
 
 
+_KINDS: dict[str, type] = {"flash": Flash, "macs": Macs, "paper": PaperSize}
+
+
+def register_target(kind: str) -> Callable[[type], type]:
+    """Makes a target of your own load again, as a decorator of its class.
+
+    Saved with a search or an architecture it is what its `to_dict()` gives: `{"kind": kind, ...}`.
+    The rest of that are the arguments by which the class is made again.
+
+    >>> @register_target("weights")
+    ... @dataclasses.dataclass(frozen=True)
+    ... class Weights:
+    ...     budget: float
+    ...     def to_dict(self):
+    ...         return {"kind": "weights", "budget": self.budget}
+    >>> target_from_dict(Weights(100).to_dict())
+    Weights(budget=100)
+    """
+
+    def register(cls: type) -> type:
+        if _KINDS.setdefault(kind, cls).__qualname__ != cls.__qualname__:
+            raise ValueError(
+                f"There is a target of another class with this kind. Received: {kind!r}"
+            )
+        _KINDS[kind] = cls
+        return cls
+
+    return register
+
+
 def target_from_dict(values: Mapping[str, Any]) -> Target:
+    """The target of which `values` is the `to_dict()`."""
     values = dict(values)
-    kind = values.pop("kind")
-    if kind == "flash":
-        return Flash(**{**values, "size_model": SizeModel.from_dict(values["size_model"])})
-    return {"macs": Macs, "paper": PaperSize}[kind](**values)
+    kind = values.pop("kind", None)
+    if kind not in _KINDS:
+        raise ValueError(
+            f"Known kinds of targets: {', '.join(_KINDS)}; one of your own is made known with "
+            f"udc_tf.register_target, in a module that is imported. Received: {kind!r}"
+        )
+    return _KINDS[kind](**values)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from udc_tf.plain_numbers import is_number, is_whole, plain
+
 FORMATS = ("shifted", "plain")
 STARTS = ("inherited", "fresh")
 RANGES = ("fitted", "learned")
@@ -27,6 +29,18 @@ class Cosine:
     first: float
     last: float
     cycle: int | None = None
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, plain(getattr(self, field.name)))
+        if not is_number(self.first) or self.first <= 0:
+            raise ValueError(f"`first` must be a positive learning rate. Received: {self.first!r}")
+        if not is_number(self.last) or self.last < 0:
+            raise ValueError(f"`last` must be a learning rate, or 0. Received: {self.last!r}")
+        if self.cycle is not None and (not is_whole(self.cycle) or self.cycle < 1):
+            raise ValueError(
+                f"`cycle` must be a positive number of epochs, or None. Received: {self.cycle!r}"
+            )
 
     def pieces(self, epochs: int) -> list[int]:
         """Lengths of the cycles, in epochs.
@@ -100,38 +114,43 @@ class Stages:
     calibration_batches: int = 50
 
     def __post_init__(self):
-        if isinstance(self.epochs, int):
+        def check(valid, name, wanted):
+            if not valid:
+                raise ValueError(f"`{name}` must be {wanted}. Received: {getattr(self, name)!r}")
+
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, plain(getattr(self, field.name)))
+        if is_whole(self.epochs):
             object.__setattr__(self, "epochs", split_epochs(self.epochs))
-        if len(self.epochs) != 3 or any(e < 0 for e in self.epochs) or sum(self.epochs) < 1:
-            raise ValueError(
-                "`epochs` must be a positive number, or one for each of the three stages. "
-                f"Received: {self.epochs}"
-            )
-        if isinstance(self.alpha, (int, float)):
+        whole = _three(self.epochs) and all(is_whole(e) and e >= 0 for e in self.epochs)
+        wanted = "a positive number, or one for each of the three stages"
+        check(whole and sum(self.epochs) >= 1, "epochs", wanted)
+        if is_number(self.alpha):
             object.__setattr__(self, "alpha", (float(self.alpha),) * 3)
-        if len(self.alpha) != 3 or any(not 0 <= a <= 1 for a in self.alpha):
-            raise ValueError(f"`alpha` must be in [0, 1]. Received: {self.alpha}")
-        if len(self.learning_rates) != 3:
-            raise ValueError(
-                f"`learning_rates` must be three `Cosine`s. Received: {self.learning_rates}"
-            )
+        shares = _three(self.alpha) and all(is_number(a) and 0 <= a <= 1 for a in self.alpha)
+        check(shares, "alpha", "in [0, 1]")
+        rates = self.learning_rates
+        cosines = _three(rates) and all(isinstance(r, Cosine) for r in rates)
+        check(cosines, "learning_rates", "three `Cosine`s")
         for name in ("pruned_gradient", "prune_until", "distillation", "label_smoothing"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"`{name}` must be in [0, 1]. Received: {getattr(self, name)}")
-        if self.refresh_every < 1:
-            raise ValueError(
-                f"`refresh_every` must be a positive number of steps. Received: "
-                f"{self.refresh_every}"
-            )
+            value = getattr(self, name)
+            check(is_number(value) and 0 <= value <= 1, name, "in [0, 1]")
+        for name in ("temperature", "range_learning_rate"):
+            value = getattr(self, name)
+            check(is_number(value) and value > 0, name, "positive")
+        check(is_number(self.l2) and self.l2 >= 0, "l2", "at least 0")
+        momentum = is_number(self.momentum) and 0 <= self.momentum < 1
+        check(momentum, "momentum", "at least 0 and below 1")
+        steps = is_whole(self.refresh_every) and self.refresh_every >= 1
+        check(steps, "refresh_every", "a positive number of steps")
+        batches = is_whole(self.calibration_batches) and self.calibration_batches >= 0
+        check(batches, "calibration_batches", "a whole number, at least 0")
         for name, known in (
             ("number_format", FORMATS),
             ("start", STARTS),
             ("ranges", RANGES),
         ):
-            if getattr(self, name) not in known:
-                raise ValueError(
-                    f"`{name}` must be one of {', '.join(known)}. Received: {getattr(self, name)!r}"
-                )
+            check(getattr(self, name) in known, name, f"one of {', '.join(known)}")
 
     @classmethod
     def cifar100(cls, **changes) -> "Stages":
@@ -202,6 +221,10 @@ class Stages:
                 lasts.append(rate.last)
                 lengths.append(length * steps_per_epoch)
         return StagedCosine(firsts, lasts, lengths)
+
+
+def _three(value) -> bool:
+    return isinstance(value, tuple) and len(value) == 3
 
 
 def split_epochs(epochs: int) -> tuple[int, int, int]:

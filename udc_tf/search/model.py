@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras import tree
 
 from udc_tf.cost.priced_network import Plan
-from udc_tf.cost.targets import BoundTarget, Target
+from udc_tf.cost.targets import BoundTarget, Target, target_from_dict
 from udc_tf.layers.current_sample import following
 from udc_tf.layers.searchable_kernels import SearchableKernel
 from udc_tf.search import decisions, start
@@ -386,13 +386,12 @@ class SearchModel(TrainsInLockstep, keras.Model):
         return {
             "model": copy.deepcopy(self.problem.source),
             "space": self.problem.space.to_dict(),
-            "targets": [t.to_dict() for t in self.problem.targets],
+            "targets": [_loadable(t) for t in self.problem.targets],
             "settings": dataclasses.asdict(self.settings),
         }
 
     @classmethod
     def from_config(cls, config):
-        from udc_tf.cost.targets import target_from_dict
         from udc_tf.search.make import make_searchable
 
         return make_searchable(
@@ -404,6 +403,8 @@ class SearchModel(TrainsInLockstep, keras.Model):
 
     def get_compile_config(self):
         config = super().get_compile_config()
+        if not self.compiled:
+            return config
         for name in ("decision_optimizer", "range_optimizer"):
             config[name] = keras.saving.serialize_keras_object(getattr(self, name))
         config["derive_decision_rate"] = self._derive_decision_rate
@@ -414,6 +415,13 @@ class SearchModel(TrainsInLockstep, keras.Model):
         derive = config.pop("derive_decision_rate")
         self.compile(**config)
         self._derive_decision_rate = derive
+
+
+def _loadable(target: Target) -> dict[str, Any]:
+    """A target as it is saved; one that would not load again is refused now, not then."""
+    values = target.to_dict()
+    target_from_dict(values)
+    return values
 
 
 class _SetOut(keras.callbacks.Callback):

@@ -3,6 +3,8 @@
 import dataclasses
 from collections.abc import Mapping
 
+from udc_tf.plain_numbers import is_number, is_whole, plain
+
 
 def _all_but_widths() -> dict[str, int]:
     return {"bits": 2, "sparsity": 2, "kernel": 2, "choice": 2}
@@ -62,22 +64,30 @@ class SearchSettings:
             if not valid:
                 raise ValueError(f"`{name}` must be {wanted}. Received: {getattr(self, name)!r}")
 
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, plain(getattr(self, field.name)))
         for name in ("tau", "vartheta", "xi"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-            check(len(getattr(self, name)) == 2, name, "two numbers, first and last")
-        check(self.samples >= 1, "samples", "at least 1")
+            pair = getattr(self, name)
+            valid = isinstance(pair, tuple) and len(pair) == 2 and all(map(is_number, pair))
+            check(valid, name, "two numbers, first and last")
+        for name in ("certainty", "warmup", "strength", "pruned_gradient", "range_follow"):
+            check(is_number(getattr(self, name)), name, "a finite number")
+        for name in ("samples", "rejection_draws", "mask_refresh"):
+            value = getattr(self, name)
+            check(is_whole(value) and value >= 1, name, "a whole number, at least 1")
+        check(is_whole(self.seed) and 0 <= self.seed < 2**32, "seed", "a whole number below 2**32")
         check(min(self.tau) > 0, "tau", "positive")
         check(0 <= min(self.vartheta) <= max(self.vartheta) <= 1, "vartheta", "between 0 and 1")
         check(min(self.xi) > 0, "xi", "positive; at 0 the order of the options is lost")
         check(self.certainty >= 0, "certainty", "at least 0")
         check(0 <= self.warmup < 1, "warmup", "at least 0 and below 1")
         check(self.strength >= 0, "strength", "at least 0")
-        check(all(k >= 1 for k in self.kappa.values()), "kappa", "at least 1 for each kind")
-        check(self.rejection_draws >= 1, "rejection_draws", "at least 1")
-        check(self.mask_refresh >= 1, "mask_refresh", "at least 1")
+        kappas = self.kappa.values()
+        check(all(is_whole(k) and k >= 1 for k in kappas), "kappa", "at least 1 for each kind")
         check(0 <= self.pruned_gradient <= 1, "pruned_gradient", "between 0 and 1")
         check(0 <= self.range_follow <= 1, "range_follow", "between 0 and 1")
-        check(self.decision_travel > 0, "decision_travel", "positive")
+        travel = self.decision_travel
+        check(is_number(travel) and travel > 0, "decision_travel", "positive")
 
     @classmethod
     def vanilla(cls, strength: float = 1.0, **changes) -> "SearchSettings":

@@ -2,10 +2,10 @@
 
 import dataclasses
 import fnmatch
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from udc_tf.plain_numbers import is_number, is_whole, plain
 from udc_tf.quantize.quantizers import FLOAT_BITS
 
 
@@ -110,24 +110,22 @@ class SearchSpace:
 def _checked(kind: str, options) -> tuple | None:
     if options is None:
         return None
-    if isinstance(options, (int, float)):
-        options = (options,)
-    options = tuple(sorted(set(options)))
+    options = tuple(options) if isinstance(options, Iterable) else (options,)
     if not options:
         raise ValueError(f"`{kind}` needs at least one option, or None to switch it off.")
     for value in options:
         if kind in ("widths", "sparsities"):
-            valid = isinstance(value, (int, float)) and math.isfinite(value) and 0 < value <= 1
+            valid = is_number(value) and 0 < value <= 1
             wanted = "fractions in (0, 1]"
         elif kind == "bits":
-            valid = isinstance(value, int) and (1 <= value <= 8 or value == FLOAT_BITS)
+            valid = is_whole(value) and (1 <= value <= 8 or value == FLOAT_BITS)
             wanted = "whole numbers from 1 to 8, or 32"
         else:
-            valid = isinstance(value, int) and value >= 1
+            valid = is_whole(value) and value >= 1
             wanted = "positive whole numbers"
         if not valid:
             raise ValueError(f"`{kind}` must be {wanted}. Received: {value!r} in {options}")
-    return options
+    return tuple(sorted(set(plain(options))))
 
 
 _TENTHS = tuple(n / 10 for n in range(1, 11))
