@@ -39,15 +39,17 @@ __all__ = [
     "super_resolution",
 ]
 
-NAMES = (
-    "digits",
-    "fashion_mnist",
-    "cifar10",
-    "cifar100",
-    "speech_commands",
-    "imagenet",
-    "super_resolution",
-)
+# Name -> where it comes from.
+ABOUT = {
+    "digits": "handwritten digits, 8x8, inside scikit-learn",
+    "fashion_mnist": "clothing, 28x28; Debian's dataset-fashion-mnist, or downloaded by Keras",
+    "cifar10": "photographs, 32x32; downloaded by Keras, or --data_dir",
+    "cifar100": "the same with 100 classes",
+    "speech_commands": "spoken words; --data_dir with the unpacked speech_commands_v0.02",
+    "imagenet": "photographs; --data_dir with train/<class>/ and val/<class>/",
+    "super_resolution": "pairs of images; --data_dir with train/ (or DIV2K_train_HR/) and set5/",
+}
+NAMES = tuple(ABOUT)
 
 
 def load(
@@ -56,6 +58,7 @@ def load(
     image_size: tuple[int, int] | None = None,
     channels: int = 3,
     seed: int = 0,
+    download: bool = True,
 ) -> Dataset | FileDataset:
     """A data set.
 
@@ -65,6 +68,7 @@ def load(
         data_dir: where the files of a named set are, if not where it looks by itself.
         image_size, channels: of the images of a folder.
         seed: of the splits.
+        download: whether Keras may fetch what is not on this machine.
 
     Raises:
         DataError: the data are not there; the message says how to get them.
@@ -72,9 +76,9 @@ def load(
     if name == "digits":
         return digits(seed)
     if name == "fashion_mnist":
-        return fashion_mnist(data_dir, seed)
+        return fashion_mnist(data_dir, seed, download)
     if name in ("cifar10", "cifar100"):
-        return cifar(name, data_dir, seed)
+        return cifar(name, data_dir, seed, download)
     if name == "speech_commands":
         return speech_commands(data_dir, seed)
     if name == "imagenet":

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from udc_tf.models.data.arrays import from_npz
-from udc_tf.models.data.data_errors import DataError
+from udc_tf.models.data.data_errors import DataError, require_download
 from udc_tf.models.data.dataset import Dataset, Split, split_off
 
 _FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
@@ -22,7 +22,9 @@ _NAMES = {
 }
 
 
-def cifar(name: str, data_dir: str | os.PathLike | None = None, seed: int = 0) -> Dataset:
+def cifar(
+    name: str, data_dir: str | os.PathLike | None = None, seed: int = 0, download: bool = True
+) -> Dataset:
     """50,000 images, a tenth of them to validate, and 10,000 to test.
 
     Args:
@@ -30,8 +32,11 @@ def cifar(name: str, data_dir: str | os.PathLike | None = None, seed: int = 0) -
         data_dir: with the unpacked "python version", or with `cifar10.npz` (x_train, y_train,
             x_test, y_test); by default what Keras downloads.
         seed: of the split.
+        download: whether Keras may fetch what it has not kept from before.
     """
     if data_dir is None:
+        if not download:
+            require_download(name, f"{_FOLDERS[name]}*")
         train, test = _downloaded(name)
     else:
         folder = pathlib.Path(data_dir)

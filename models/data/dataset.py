@@ -1,9 +1,10 @@
 """A data set in three parts: train, validation, and a test part that nothing is chosen by."""
 
 import dataclasses
+import hashlib
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -176,6 +177,10 @@ class Dataset:
             y = self.target_scaling(y)
         return self.scaling(x), y
 
+    def fingerprint(self) -> str:
+        """A short digest of all examples: equal for the same data, wherever they are kept."""
+        return digest(a for p in PARTS for a in (self.part(p).x, self.part(p).y))
+
     def limited(self, examples: int | None) -> "Dataset":
         """The same with at most so many examples a part, for trials."""
         if examples is None:
@@ -201,6 +206,19 @@ def _check_labels(y: np.ndarray, classes: int, what: str) -> None:
             f"{what} must have labels from 0 to {classes - 1}, as there are {classes} classes. "
             f"Received: {y.min()} to {y.max()}"
         )
+
+
+def digest(arrays: Iterable[np.ndarray]) -> str:
+    """16 hexadecimal digits that differ where an array does.
+
+    >>> digest([np.arange(3)]) == digest([np.arange(3)]), digest([np.arange(4)]) == digest([])
+    (True, False)
+    """
+    total = hashlib.sha256()
+    for array in arrays:
+        total.update(f"{array.dtype} {array.shape}".encode())
+        total.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return total.hexdigest()[:16]
 
 
 def split_off(split: Split, share: float, seed: int = 0) -> tuple[Split, Split]:

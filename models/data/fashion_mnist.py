@@ -7,7 +7,7 @@ import pathlib
 import keras
 import numpy as np
 
-from udc_tf.models.data.data_errors import DataError
+from udc_tf.models.data.data_errors import DataError, require_download
 from udc_tf.models.data.dataset import Dataset, Split, split_off
 
 DEBIAN = pathlib.Path("/usr/share/datasets/fashion-mnist")
@@ -17,16 +17,21 @@ _NAMES = (
 )
 
 
-def fashion_mnist(data_dir: str | os.PathLike | None = None, seed: int = 0) -> Dataset:
+def fashion_mnist(
+    data_dir: str | os.PathLike | None = None, seed: int = 0, download: bool = True
+) -> Dataset:
     """60,000 images, a tenth of them to validate, and 10,000 to test.
 
     Args:
         data_dir: where the four files of the original are; by default Debian's package, and else
             what Keras downloads.
         seed: of the split.
+        download: whether Keras may fetch what it has not kept from before.
     """
     folder = pathlib.Path(data_dir) if data_dir is not None else DEBIAN
     if data_dir is None and not folder.is_dir():
+        if not download:
+            require_download("fashion_mnist", "fashion-mnist/t10k-images*")
         train, test = _downloaded()
     else:
         train, test = _part(folder, "train"), _part(folder, "t10k")

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from udc_tf.models.data.data_errors import DataError
-from udc_tf.models.data.dataset import Scaling
+from udc_tf.models.data.dataset import Scaling, digest
 from udc_tf.models.data.folder import class_names, image_files
 
 
@@ -88,6 +88,12 @@ class FileDataset:
         data = data.map(lambda x, y: (self.scaling(x), y))
         steps = math.ceil(size / batch_size)
         return data.apply(tf.data.experimental.assert_cardinality(steps)).prefetch(2)
+
+    def fingerprint(self) -> str:
+        """A digest of the files' names and classes; reading a million images would take hours."""
+        parts = [self.part(p) for p in ("train", "validation", "test")]
+        names = [["/".join(pathlib.Path(f).parts[-3:]) for f in part.x] for part in parts]
+        return digest([*map(np.char.encode, names), *(part.y for part in parts)])
 
     def limited(self, examples: int | None) -> "FileDataset":
         if examples is None:

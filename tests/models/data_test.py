@@ -260,7 +260,7 @@ class TestFolder:
         image = np.zeros((8, 8, 3), np.uint8)
         for name in ("train/a", "train/b", "test/a", "test/b", "test/c"):
             _write_png(tmp_path / name / "0.png", image)
-        with pytest.raises(data.DataError, match="test holds images of a class .* Received: c"):
+        with pytest.raises(data.DataError, match=r"test holds images of a class .* Received: c"):
             data.load(str(tmp_path), image_size=(8, 8))
 
     def test_a_test_part_without_a_train_part(self, tmp_path):

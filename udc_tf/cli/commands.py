@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 from absl import flags
 
+from udc_tf.cli.checks import check_runs
 from udc_tf.cli.flags import help_text, make_flags, options_of
 from udc_tf.cli.options import Options, Run, front_runs, resolve
 from udc_tf.cli.usage import UsageError
@@ -58,10 +59,10 @@ def main(command: str, argv: Sequence[str], say=print) -> int:
     except flags.Error as error:
         return _fail(command, f"{error} (--help shows all flags)", 2)
     if values["help"].value:
-        from udc_tf.models.recipes import RECIPES
-
-        recipes = "\n".join(f"  {r.name:<26} {r.about}" for r in RECIPES.values())
-        say(f"{command}: {_ABOUT[command]}\n\nFlags:\n{help_text(values)}\n\nRecipes:\n{recipes}")
+        say(f"{command}: {_ABOUT[command]}\n\n{help_text(values)}")
+        return 0
+    if values["helpfull"].value:
+        say(f"{command}: {_ABOUT[command]}\n{values.get_help()}")
         return 0
     try:
         if len(rest) > 1:
@@ -104,8 +105,7 @@ def _run(command: str, values: flags.FlagValues, line: str, say) -> int:
     run = next(iter(runs.values()))
     if folder is None:
         raise UsageError("--workdir=FOLDER is needed: everything is kept there.")
-    if not WorkDir(pathlib.Path(folder)).record.exists():
-        run.load_data()  # whatever is wrong with the data is said before anything is written
+    check_runs(runs, WorkDir(pathlib.Path(folder)), _STEPS_OF[command])
     work = WorkDir.open(folder) if workers.is_chief else WorkDir(pathlib.Path(folder))
     with work.locked() if workers.is_chief else contextlib.nullcontext():
         if len(runs) > 1:

@@ -9,6 +9,7 @@ import time
 import keras
 import numpy as np
 
+from udc_tf.cli.checks import check_outputs
 from udc_tf.cli.options import Run, steps_per_epoch
 from udc_tf.cli.training_steps import make_search
 from udc_tf.models.data import DataError
@@ -21,6 +22,8 @@ _LARGEST_BATCH = 32  # an ImageNet network's own batches would take minutes and 
 def dry_run(run: Run, say=print, timed: bool = True) -> None:
     """Prints the plan of a run."""
     data = _data_or_stand_in(run, say)
+    if not isinstance(data, _StandIn):
+        check_outputs(run, run.build_model(data.input_shape, data.classes), data)
     search = make_search(run, data)
     plan = search.problem.plan
     kernels = [layer.theta for layer in search.layers_by_name.values() if hasattr(layer, "theta")]
@@ -66,7 +69,7 @@ class _StandIn:
 
 def _data_or_stand_in(run: Run, say):
     try:
-        data = run.load_data()
+        data = run.load_data(download=False)
         say(f"data: {data.describe()}")
         return data
     except DataError as error:

@@ -5,6 +5,8 @@ import dataclasses
 from absl import flags
 
 from udc_tf.cli.options import Options
+from udc_tf.models.data import ABOUT
+from udc_tf.models.recipes import RECIPES
 
 _STRING, _INTEGER, _FLOAT = flags.DEFINE_string, flags.DEFINE_integer, flags.DEFINE_float
 
@@ -50,6 +52,7 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_bool("dry_run", False, plan, flag_values=values)
     flags.DEFINE_bool("traceback", False, "Show where an error came from.", flag_values=values)
     flags.DEFINE_bool("help", False, "Show this.", short_name="h", flag_values=values)
+    flags.DEFINE_bool("helpfull", False, "Show all flags, as absl does.", flag_values=values)
     return values
 
 
@@ -58,9 +61,12 @@ def options_of(values: flags.FlagValues) -> Options:
 
 
 def help_text(values: flags.FlagValues) -> str:
-    """The flags as a table."""
-    lines = []
+    """The flags as a table, and the names that two of them take."""
+    lines = ["Flags:"]
     for name in [*(o[0] for o in _OPTIONS), "workdir", "dry_run", "traceback"]:
         lines.append(f"  --{name:<16} {values[name].help}")
     lines.append(f"  --{'flagfile':<16} Read more flags from a file, one a line.")
-    return "\n".join(lines)
+    lines.append(f"  --{'helpfull':<16} {values['helpfull'].help}")
+    lines += ["", "Recipes:", *(f"  {r.name:<26} {r.about}" for r in RECIPES.values())]
+    lines += ["", "Data sets, beside an .npz or a folder of your own:"]
+    return "\n".join(lines + [f"  {name:<26} {about}" for name, about in ABOUT.items()])

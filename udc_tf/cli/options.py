@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -79,8 +80,21 @@ class Run:
     verify_examples: int
     size_compiles: int
     seed: int
+    # What was read for this run; the runs of a front share it.
+    kept: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
-    def load_data(self) -> data.Dataset | data.FileDataset:
+    def load_data(self, download: bool = True) -> data.Dataset | data.FileDataset:
+        """The data, read once for all steps of the run."""
+        if "data" not in self.kept:
+            self.kept["data"] = self._load_data(download)
+        return self.kept["data"]
+
+    def _fingerprint(self) -> str:
+        if "fingerprint" not in self.kept:
+            self.kept["fingerprint"] = self.load_data().fingerprint()
+        return self.kept["fingerprint"]
+
+    def _load_data(self, download: bool) -> data.Dataset | data.FileDataset:
         if self.data is None:
             raise data.DataError(
                 f"--data is needed: one of {', '.join(data.NAMES)}, an .npz, or a folder with one "
@@ -94,11 +108,12 @@ class Run:
             image_size=size if len(size) == 2 else None,
             channels=channels,
             seed=self.seed,
+            download=download,
         )
         loaded = loaded.limited(self.options.examples)
         if self.recipe.task == "classification" and not loaded.classes:
             raise UsageError(
-                f"--data={self.data} has no classes: y must be whole numbers, or say "
+                f"--data={self.data} has no classes: y must be one whole number an example, or say "
                 "--task=reconstruction for a network that reproduces its input."
             )
         return loaded
@@ -127,6 +142,7 @@ class Run:
             "arguments": dict(r.arguments),
             "task": r.task,
             "data": self.data,
+            "content of the data": self._fingerprint(),
             "image_size": o.image_size,
             "channels": o.channels,
             "examples": o.examples,
@@ -151,18 +167,13 @@ def resolve(options: Options) -> Run:
     Raises:
         UsageError: in one line, with the fix.
     """
+    _check_ranges(options)
     recipe = _base_recipe(options)
     changes: dict[str, Any] = {}
     if options.flash is not None:
         changes["flash"] = _checked_flash(options.flash)
-    if options.macs is not None:
-        if not options.macs > 0:
-            raise UsageError(f"--macs must be positive. Received: {options.macs}")
-        changes["macs"] = options.macs
-    for name in ("search_epochs", "batch_size"):
+    for name in ("macs", "search_epochs", "batch_size"):
         if (value := getattr(options, name)) is not None:
-            if value < 1:
-                raise UsageError(f"--{name} must be at least 1. Received: {value}")
             changes[name] = value
     if options.task is not None:
         if options.task not in recipes.TASKS:
@@ -209,7 +220,8 @@ def front_runs(options: Options) -> dict[str, Run]:
     Two thirds of such a run are warm-up, which is trained once for all: three budgets cost as much
     as 1.67 of them alone. `--warmup` decides otherwise.
     """
-    runs = {}
+    runs: dict[str, Run] = {}
+    kept: dict[str, Any] = {}
     for budget in options.budgets():
         run = resolve(dataclasses.replace(options, flash=budget))
         if options.warmup is None:
@@ -220,10 +232,34 @@ def front_runs(options: Options) -> dict[str, Run]:
                 "Several budgets share their warm-up, which must be an epoch or more. Received: "
                 f"--warmup={options.warmup} of {run.recipe.search_epochs} epochs"
             )
-        runs[budget.strip()] = run
+        runs[budget.strip()] = dataclasses.replace(run, kept=kept)
     if len(runs) < len(options.budgets()):
         raise UsageError(f"The budgets must differ. Received: --flash={options.flash}")
     return runs
+
+
+# Flags with one number: what holds for it, and how that is said.
+_RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "channels": (lambda n: n in (1, 3), "1 or 3"),
+    "examples": (lambda n: n >= 1, "at least 1"),
+    "macs": (lambda n: 0 < n < math.inf, "a positive number"),
+    "search_epochs": (lambda n: n >= 1, "at least 1"),
+    "warmup": (lambda n: 0 <= n < 1, "at least 0 and below 1"),
+    "samples": (lambda n: n >= 1, "at least 1"),
+    "certainty": (lambda n: 0 <= n < math.inf, "a number, at least 0"),
+    "size_compiles": (lambda n: n >= 0, "at least 0"),
+    "batch_size": (lambda n: n >= 1, "at least 1"),
+    "learning_rate": (lambda n: 0 < n < math.inf, "a positive number"),
+    "verify_examples": (lambda n: n >= 1, "at least 1"),
+    "seed": (lambda n: 0 <= n < 2**32, "from 0 to 2**32 - 1"),
+}
+
+
+def _check_ranges(options: Options) -> None:
+    for name, (valid, wanted) in _RANGES.items():
+        value = getattr(options, name)
+        if value is not None and not (isinstance(value, (int, float)) and valid(value)):
+            raise UsageError(f"--{name} must be {wanted}. Received: {value}")
 
 
 def _base_recipe(options: Options) -> Recipe:
@@ -254,8 +290,8 @@ def _checked_flash(flash: str) -> str:
         parse_bytes(flash)
     except ValueError:
         raise UsageError(
-            f"--flash is a number with a unit (B, kB, KiB, MB, MiB), such as --flash=24KiB. "
-            f"Received: {flash!r}"
+            "--flash is a number of at least one byte with a unit (B, kB, KiB, MB, MiB), such as "
+            f"--flash=24KiB. Received: {flash!r}"
         ) from None
     return flash
 

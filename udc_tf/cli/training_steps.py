@@ -11,6 +11,7 @@ from absl import logging
 
 import udc_tf
 from udc_tf import export
+from udc_tf.cli.checks import load_teacher
 from udc_tf.cli.history import EpochLines, EpochLog
 from udc_tf.cli.image_sets import score_sets
 from udc_tf.cli.options import Run, steps_per_epoch
@@ -157,7 +158,8 @@ def run_finetune(run: Run, work: WorkDir, say=print, workers: Workers = ALONE) -
     recipe, task = run.recipe, task_of(run.recipe.task)
     say(f"finetune: {recipe.stages.total_epochs} epochs in stages of {recipe.stages.epochs}")
     with workers.scope():
-        tiny, teacher = architecture.build(), _teacher(run, data)
+        tiny = architecture.build()
+        teacher = load_teacher(run, tiny)
     logs = [
         EpochLog(work.history("finetune")),
         TensorBoard(work.tensorboard / "finetune"),
@@ -243,22 +245,6 @@ def _optimizer(run: Run) -> keras.optimizers.Optimizer:
     if run.recipe.optimizer == "adam":
         return keras.optimizers.Adam(rate)
     return keras.optimizers.SGD(rate, momentum=0.9)
-
-
-def _teacher(run: Run, data) -> keras.Model | None:
-    path = run.options.teacher
-    if path is None:
-        return None
-    try:
-        teacher = keras.saving.load_model(path)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--teacher={path} cannot be loaded as a .keras model.") from error
-    if tuple(teacher.input_shape[1:]) != tuple(data.input_shape):
-        raise UsageError(
-            f"The teacher takes inputs of {teacher.input_shape[1:]}, the data are of "
-            f"{data.input_shape}."
-        )
-    return teacher
 
 
 def _seconds(work: WorkDir, name: str, started: float) -> float:

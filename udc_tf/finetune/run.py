@@ -14,7 +14,7 @@ from udc_tf.finetune.losses import Crossentropy, gives_probabilities
 from udc_tf.finetune.rescaling import restore_norms
 from udc_tf.finetune.stages import Stages
 from udc_tf.finetune.statistics import frozen_statistics, recalibrate
-from udc_tf.finetune.step import Finetuner
+from udc_tf.finetune.step import Finetuner, check_teacher
 from udc_tf.finetune.whole_biases import make_biases_whole
 from udc_tf.layers.compact_kernels import WeightTraining
 from udc_tf.layers.inventory import activation_quantizers, kernel_layers
@@ -63,7 +63,8 @@ def finetune(
             there when it is called again, and ends with the weights it would have had. (With a
             `tf.data.Dataset`, if its own randomness comes from fixed seeds.)
         callbacks: for `fit`, which runs once a stage; epochs are counted through. Logs have a
-            `weight_norm`, the sum of the squared weights of all kernels.
+            `weight_norm`, the sum of the squared weights of all kernels. A `ModelCheckpoint` saves
+            the network as it is after an epoch; what is deployed is `tiny` at the end of the run.
         verbose: as for `keras.Model.fit`.
 
     Returns:
@@ -94,9 +95,14 @@ def finetune(
             "The model has no quantized layers: finetune what `Architecture.build()` made. "
             f"Received: {tiny} with layers {[layer.name for layer in tiny.layers]}"
         )
+    if teacher is not None:
+        check_teacher(teacher, tiny)
     data = EpochData(train, batch_size, seed)
     if loss is None:
         loss = Crossentropy(not gives_probabilities(tiny), stages.label_smoothing)
+    for part in (train, validation_data):
+        if isinstance(part, (tuple, list)) and len(part) > 1:
+            training_data.check_class_numbers(part[1], loss, tiny)
     metrics = ["accuracy"] if metrics is None else metrics
     for layer in layers:
         layer.weight_training = WeightTraining(

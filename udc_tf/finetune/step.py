@@ -24,6 +24,25 @@ def distillation_loss(student, teacher, temperature: float):
     return temperature**2 * tf.reduce_mean(divergence)
 
 
+def check_teacher(teacher: keras.Model, student: keras.Model) -> None:
+    """Raises unless the teacher takes the student's inputs and gives outputs of the same shapes."""
+    for what in ("inputs", "outputs"):
+        given, wanted = (
+            [tuple(t.shape[1:]) for t in getattr(m, what, None) or ()] for m in (teacher, student)
+        )
+        if not given:
+            return  # subclassed: only a call could tell
+        if len(given) != len(wanted) or not all(map(_fits, given, wanted)):
+            raise ValueError(
+                f"A teacher must have {what} of the network's shapes, {wanted}. Received: a "
+                f"teacher with {given}"
+            )
+
+
+def _fits(given: tuple, wanted: tuple) -> bool:
+    return len(given) == len(wanted) and all(map(lambda a, b: a in (None, b), given, wanted))
+
+
 class Finetuner(TrainsInLockstep, keras.Model):
     """Trains `network`: weights with one optimizer, weight ranges with another.
 
@@ -40,6 +59,16 @@ class Finetuner(TrainsInLockstep, keras.Model):
         self._student_logits = _to_logits(network)
         self.range_optimizer = None
         self.built = True
+
+    # What callbacks such as ModelCheckpoint keep is the network, which loads by itself.
+    def save(self, filepath, overwrite=True, **kwargs):
+        self.network.save(filepath, overwrite=overwrite, **kwargs)
+
+    def save_weights(self, filepath, overwrite=True, **kwargs):
+        self.network.save_weights(filepath, overwrite=overwrite, **kwargs)
+
+    def load_weights(self, filepath, **kwargs):
+        self.network.load_weights(filepath, **kwargs)
 
     def compile(self, optimizer, range_optimizer, loss, metrics):
         # XLA was slower on the CPU, and the fake-quantizers' control flow gains nothing from it.

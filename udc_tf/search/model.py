@@ -221,6 +221,8 @@ class SearchModel(TrainsInLockstep, keras.Model):
         """
         if not self.compiled:
             raise ValueError("Call `compile` before `fit`, at least with a loss.")
+        for labels in (y, *_second(kwargs.get("validation_data"))):
+            training_data.check_class_numbers(labels, self.loss, self.network)
         if training_data.is_arrays(x):
             x, kwargs = training_data.as_dataset(
                 x, y, batch_size or 32, self.settings.seed, self.state.steps_done, kwargs
@@ -415,6 +417,11 @@ class SearchModel(TrainsInLockstep, keras.Model):
         derive = config.pop("derive_decision_rate")
         self.compile(**config)
         self._derive_decision_rate = derive
+
+
+def _second(data: Any) -> tuple:
+    """The labels of a tuple of inputs and labels."""
+    return data[1:2] if isinstance(data, tuple) else ()
 
 
 def _loadable(target: Target) -> dict[str, Any]:

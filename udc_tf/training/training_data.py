@@ -93,6 +93,41 @@ def as_dataset(
     return shuffled_dataset(arrays, batch_size, seed, lambda: steps_done() // steps), options
 
 
+_TAKE_CLASS_NUMBERS = ("sparse_categorical_crossentropy", "crossentropy")
+
+
+def check_class_numbers(y: Any, loss: Any, model: keras.Model) -> None:
+    """Raises if arrays of class numbers name classes that the model does not have.
+
+    On a processor training would stop at them, on a GPU it would go on with a loss of NaN.
+
+    Args:
+        y: labels; checked if they are one array and the loss takes class numbers.
+        loss: as for `keras.Model.compile`.
+        model: of one output, whose last axis is the classes.
+    """
+    name = getattr(loss, "name", getattr(loss, "__name__", loss))
+    if not isinstance(name, str) or name not in _TAKE_CLASS_NUMBERS or not is_arrays(y):
+        return
+    if tree.is_nested(y) or tree.is_nested(model.output):
+        return
+    labels, shape = np.asarray(y), model.output.shape
+    classes = shape[-1]
+    if classes is None or (len(shape) == labels.ndim and labels.shape[-1] == classes):
+        return  # rows of probabilities
+    labels = labels[labels != getattr(loss, "ignore_class", None)]
+    if labels.size and not 0 <= labels.min() <= labels.max() < classes:
+        raise ValueError(
+            f"Labels must be from 0 to {classes - 1}, as the network has {classes} outputs. "
+            f"Received: {labels.min()} to {labels.max()}"
+        )
+    if np.any(labels != np.floor(labels)):
+        raise ValueError(
+            "Labels must be whole numbers, the classes. Received: "
+            f"{labels[labels != np.floor(labels)][0]}"
+        )
+
+
 def for_replicas(data: tf.data.Dataset, replicas: int) -> tf.data.Dataset:
     """The same batches, each of which can be cut into a part for every replica.
 

@@ -1,0 +1,84 @@
+"""What can be known before the first step is checked before it: nothing is written until then."""
+
+import os
+from collections.abc import Mapping, Sequence
+
+import keras
+from absl import logging
+
+import udc_tf
+from udc_tf.cli.options import Run
+from udc_tf.cli.usage import UsageError
+from udc_tf.cli.workdir import WorkDir
+from udc_tf.finetune.step import check_teacher
+
+
+def check_runs(runs: Mapping[str, Run], work: WorkDir, steps: Sequence[str]) -> None:
+    """Checks data, network, budgets and teacher of runs that differ in their budgets alone.
+
+    Args:
+        runs: by the names of their budgets.
+        work: where they will be; what is done there needs no check.
+        steps: those that the command has.
+
+    Raises:
+        ValueError: in one sentence.
+    """
+    run = next(iter(runs.values()))
+    data = run.load_data()
+    will_search = "search" in steps and not work.architecture.exists()
+    will_finetune = tuple(steps) != ("export",) and not work.network.exists()
+    with_teacher = will_finetune and run.options.teacher is not None
+    if not will_search and not with_teacher:
+        return
+    network = run.build_model(data.input_shape, data.classes)
+    check_outputs(run, network, data)
+    if with_teacher:
+        load_teacher(run, network)
+    if will_search:
+        targets = [target for each in runs.values() for target in each.targets()]
+        verbosity = logging.get_verbosity()
+        logging.set_verbosity(logging.ERROR)  # the search itself will warn of a large budget
+        try:
+            udc_tf.make_searchable(network, run.recipe.space, targets, run.recipe.search)
+        finally:
+            logging.set_verbosity(verbosity)
+
+
+def check_outputs(run: Run, network: keras.Model, data) -> None:
+    """Whether the network gives what the task's loss compares with the data."""
+    if len(network.outputs) != 1:
+        raise UsageError(f"The network must have one output. Received: {len(network.outputs)}")
+    given = tuple(network.output_shape[1:])
+    if run.recipe.task == "classification":
+        wanted = f"at least {data.classes} numbers, one for each class of the data"
+        fits = len(given) == 1 and given[0] is not None and given[0] >= data.classes
+    else:
+        shape = tuple(data.train.y.shape[1:])
+        wanted = f"what the data have as targets, of shape {shape}"
+        fits = len(given) == len(shape) and all(
+            a in (None, b) for a, b in zip(given, shape, strict=True)
+        )
+    if not fits:
+        raise UsageError(
+            f"For --task={run.recipe.task} the network must give {wanted}. Received: a network "
+            f"with an output of shape {given}"
+        )
+
+
+def load_teacher(run: Run, student: keras.Model) -> keras.Model | None:
+    """The teacher that the flags name, if it can teach `student`."""
+    path = run.options.teacher
+    if path is None:
+        return None
+    if not os.path.isfile(path):
+        raise UsageError(f"There is no file {path} for --teacher.")
+    try:
+        teacher = keras.saving.load_model(path, compile=False)
+    except Exception as error:  # whatever is inside the file
+        raise UsageError(f"--teacher={path} cannot be loaded as a .keras model.") from error
+    try:
+        check_teacher(teacher, student)
+    except ValueError as error:
+        raise UsageError(f"--teacher={path}: {error}") from error
+    return teacher
