@@ -1,12 +1,14 @@
 """`udc-run`: runs a compiled network before a board exists, and compares with its golden outputs.
 
-udc-run --model=out/model_vela.tflite --reference=out/model.tflite --on=all
+udc-run out/model_vela.tflite --reference=out/model.tflite --on=all
 udc-run --workdir=work --on=npu --trace
 """
 
 from __future__ import annotations
 
 import pathlib
+import sys
+import zipfile
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,7 +21,7 @@ from udc_tf.export.runners.comparison import compare, table
 from udc_tf.export.runners.tflm import TflmRunner
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder that `udc-export` wrote into.")
-_MODEL = flags.DEFINE_string("model", None, "The .tflite that Vela wrote.")
+_MODEL = flags.DEFINE_string("model", None, "The .tflite that Vela wrote; or its path alone.")
 _REFERENCE = flags.DEFINE_string("reference", None, "The .tflite before Vela.")
 _GOLDEN = flags.DEFINE_string(
     "golden",
@@ -44,9 +46,17 @@ _OK, _DIFFERENT, _NOTHING_RAN = 0, 1, 2
 
 def main(argv: Sequence[str]) -> int:
     """Runs what the flags ask for; 0 only if something ran and nothing differs."""
-    if len(argv) > 1:
-        raise app.UsageError(f"udc-run takes flags only. Received: {argv[1:]}")
-    model, reference, golden_path = _files()
+    try:
+        return _main(argv)
+    except app.UsageError:
+        raise
+    except (OSError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
+        print(f"udc-run: {error}", file=sys.stderr)
+        return _NOTHING_RAN
+
+
+def _main(argv: Sequence[str]) -> int:
+    model, reference, golden_path = _files(argv[1:])
     network = NpuNetwork.load(model)
     inputs, golden = _cases(network, golden_path)
     if golden is None and reference is not None:
@@ -71,19 +81,31 @@ def main(argv: Sequence[str]) -> int:
     return _DIFFERENT if wrong or failed else _OK
 
 
-def _files() -> tuple[pathlib.Path, pathlib.Path | None, pathlib.Path | None]:
+def _files(
+    paths: Sequence[str],
+) -> tuple[pathlib.Path, pathlib.Path | None, pathlib.Path | None]:
+    """The model, what it was before Vela, and its golden inputs and outputs."""
+    if len(paths) > (_MODEL.value is None):
+        given = [*paths, *([f"--model={_MODEL.value}"] if _MODEL.value else [])]
+        raise app.UsageError(f"udc-run takes one model. Received: {' '.join(given)}")
     model, reference, golden = (
         pathlib.Path(flag.value) if flag.value else None for flag in (_MODEL, _REFERENCE, _GOLDEN)
     )
+    if paths:
+        model = pathlib.Path(paths[0])
     if model is None:
         if _WORKDIR.value is None:
-            raise app.UsageError("udc-run needs --model or --workdir")
+            raise app.UsageError("udc-run needs the path of a model, or --workdir")
         found = sorted(pathlib.Path(_WORKDIR.value).rglob("*_vela.tflite"))
         if len(found) != 1:
             raise app.UsageError(
                 f"--workdir should hold one *_vela.tflite. Received: {[str(p) for p in found]}"
             )
         model = found[0]
+    if not model.is_file():
+        raise app.UsageError(
+            f"There is no file {model}: udc-run takes the .tflite that Vela wrote."
+        )
     beside = model.with_name(model.name.replace("_vela", ""))
     if reference is None and beside != model and beside.is_file():
         reference = beside

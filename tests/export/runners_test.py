@@ -112,9 +112,26 @@ class TestUdcRun:
         if not flags.FLAGS.is_parsed():
             flags.FLAGS(["udc-run"])
 
-    def _main(self, **values) -> int:
+    def _main(self, *paths, **values) -> int:
         with flagsaver.flagsaver(**values):
-            return run_main.main(["udc-run"])
+            return run_main.main(["udc-run", *paths])
+
+    def test_a_path_alone_is_the_model(self, files, capsys):
+        assert self._main(str(files[1]), count=1) == 0
+        assert "equal" in capsys.readouterr().out
+        for paths, flag in (([str(files[1])] * 2, {}), ([str(files[1])], {"model": "a.tflite"})):
+            with pytest.raises(app.UsageError, match="takes one model"):
+                self._main(*paths, **flag)
+
+    def test_missing_and_damaged_files_are_told_in_a_line(self, files, tmp_path, capsys):
+        with pytest.raises(app.UsageError, match="There is no file nowhere"):
+            self._main("nowhere.tflite")
+        (tmp_path / "cut_vela.tflite").write_bytes(files[1].read_bytes()[:200])
+        assert self._main(str(tmp_path / "cut_vela.tflite")) == 2
+        (tmp_path / "golden.npz").write_bytes(b"PK damaged")
+        assert self._main(str(files[1]), golden=str(tmp_path / "golden.npz")) == 2
+        said = capsys.readouterr().err.splitlines()
+        assert [line.startswith("udc-run: ") for line in said] == [True, True], said
 
     def test_draws_inputs_and_compares_with_tflm(self, files, capsys):
         assert self._main(model=str(files[1]), on=["tflm", "npu"]) == 0
@@ -145,7 +162,7 @@ class TestUdcRun:
         assert self._main(workdir=str(files[1].parent)) == 0
         with pytest.raises(app.UsageError, match=r"one \*_vela\.tflite"):
             self._main(workdir=str(tmp_path))
-        with pytest.raises(app.UsageError, match="needs --model or --workdir"):
+        with pytest.raises(app.UsageError, match="needs the path of a model, or --workdir"):
             self._main()
 
     def test_nothing_that_ran_is_a_failure_of_its_own(self, files, monkeypatch, tmp_path):

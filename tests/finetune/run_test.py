@@ -196,6 +196,36 @@ class TestStages:
             assert json.loads(str(state["progress"]))["epochs"] == 1
             assert all(np.isfinite(state[name]).all() for name in state if name != "progress")
 
+    def test_a_checkpoint_is_the_network(self, eager, tmp_path):
+        tiny, (x, y) = all_kinds(4, 0.5), task(16)
+        path = tmp_path / "epoch{epoch}.keras"
+        callbacks = [
+            keras.callbacks.ModelCheckpoint(path),
+            keras.callbacks.ModelCheckpoint(tmp_path / "best.weights.h5", save_weights_only=True),
+        ]
+        finetune(tiny, (x, y), stages=Stages(epochs=(0, 1, 1)), callbacks=callbacks, verbose=0)
+        saved = keras.saving.load_model(tmp_path / "epoch2.keras")
+        assert [layer.name for layer in saved.layers] == [layer.name for layer in tiny.layers]
+        np.testing.assert_array_equal(
+            saved.get_layer("conv").theta.numpy(), tiny.get_layer("conv").theta.numpy()
+        )
+        all_kinds(4, 0.5).load_weights(tmp_path / "best.weights.h5")
+
+    def test_a_teacher_of_other_shapes_is_refused(self):
+        for inputs, outputs in (((8, 8, 1), 3), ((8, 8, 2), 4)):
+            x = keras.Input(inputs)
+            teacher = keras.Model(x, kl.Dense(outputs)(kl.GlobalAveragePooling2D()(x)))
+            with pytest.raises(ValueError, match=r"A teacher must have .* Received"):
+                finetune(all_kinds(4, 0.5), task(8), teacher=teacher)
+
+    @pytest.mark.parametrize("labels", [[0, 1, 3], [-1, 0, 1], [0.5, 1, 2]])
+    def test_labels_that_are_no_classes_are_refused(self, labels):
+        tiny, (x, y) = all_kinds(4, 0.5), task(3)
+        with pytest.raises(ValueError, match=r"Labels must be .* Received"):
+            finetune(tiny, (x, np.asarray(labels)))
+        with pytest.raises(ValueError, match=r"Labels must be .* Received"):
+            finetune(tiny, (x, y), validation_data=(x, np.asarray(labels)))
+
     def test_what_is_not_compact_is_refused(self):
         model = keras.Sequential([keras.Input((4,)), kl.Dense(2)])
         with pytest.raises(ValueError, match=r"Architecture.build.*Received"):

@@ -215,6 +215,25 @@ class TestBadData:
         with pytest.raises(DivergedError, match=r"^The loss is not finite: .* learning rate"):
             search.fit(x, y, epochs=3, verbose=0)
 
+    def test_labels_that_are_no_classes(self):
+        x, y = networks.blobs(32)
+        for labels, validation in ((y + 1000, None), (y - 1, None), (y, (x, y - 1))):
+            with pytest.raises(ValueError, match=r"Labels must be from 0 to .* Received"):
+                _search().fit(x, labels, validation_data=validation, verbose=0)
+
+    def test_layers_that_would_not_load_again(self):
+        class Doubled(kl.Layer):
+            def call(self, inputs):
+                return 2 * inputs
+
+        inputs = keras.Input((8, 8, 1))
+        x = Doubled(name="twice")(kl.Conv2D(8, 3)(inputs))
+        model = keras.Model(inputs, kl.Dense(2)(kl.GlobalAveragePooling2D()(x)))
+        with pytest.raises(ValueError, match=r"register_keras_serializable.* with twice$"):
+            _search(model=model)
+        with keras.saving.custom_object_scope({"Doubled": Doubled}):
+            _search(model=model).architecture().build()
+
     def test_labels_that_do_not_match(self):
         x, y = networks.blobs(32)
         with pytest.raises(ValueError, match="same number of examples"):

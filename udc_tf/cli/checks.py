@@ -11,6 +11,7 @@ from udc_tf.cli.options import Run
 from udc_tf.cli.usage import UsageError
 from udc_tf.cli.workdir import WorkDir
 from udc_tf.finetune.step import check_teacher
+from udc_tf.training.training_data import fits_shape
 
 
 def check_runs(runs: Mapping[str, Run], work: WorkDir, steps: Sequence[str]) -> None:
@@ -56,9 +57,7 @@ def check_outputs(run: Run, network: keras.Model, data) -> None:
     else:
         shape = tuple(data.train.y.shape[1:])
         wanted = f"what the data have as targets, of shape {shape}"
-        fits = len(given) == len(shape) and all(
-            a in (None, b) for a, b in zip(given, shape, strict=True)
-        )
+        fits = fits_shape(given, shape)
     if not fits:
         raise UsageError(
             f"For --task={run.recipe.task} the network must give {wanted}. Received: a network "

@@ -4,10 +4,12 @@ import importlib
 import inspect
 import os
 import sys
+import traceback
 
 import keras
 
 from udc_tf.cli.usage import UsageError
+from udc_tf.training.training_data import fits_shape
 
 
 def load_model(source: str, input_shape: tuple[int, ...], classes: int) -> keras.Model:
@@ -26,25 +28,54 @@ def load_model(source: str, input_shape: tuple[int, ...], classes: int) -> keras
     if source.endswith(".keras"):
         model = _saved(source)
     else:
-        function = _function(source)
-        accepted = inspect.signature(function).parameters
-        anything = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
-        given = {"input_shape": tuple(input_shape), "classes": classes}
-        model = function(**{k: v for k, v in given.items() if anything or k in accepted})
+        model = _called(_function(source), source, tuple(input_shape), classes)
     if not isinstance(model, keras.Model):
         raise UsageError(
             f"--model={source} must give a keras.Model. Received: {type(model).__name__} of "
             f"{type(model).__module__}"
         )
-    expected = tuple(model.input_shape[1:])
-    if len(expected) != len(input_shape) or any(
-        e not in (None, s) for e, s in zip(expected, input_shape, strict=True)
-    ):
+    try:
+        shapes = [tuple(tensor.shape[1:]) for tensor in model.inputs]
+    except (AttributeError, TypeError, ValueError):
+        shapes = []
+    if len(shapes) != 1:
         raise UsageError(
-            f"The network of --model={source} takes inputs of {expected}, the data are of "
+            f"--model={source} must give a functional model, or a Sequential one that begins with "
+            f"a keras.Input, of one input. Received: a {type(model).__name__} of "
+            f"{len(shapes) or 'unknown'} inputs"
+        )
+    if not fits_shape(shapes[0], input_shape):
+        raise UsageError(
+            f"The network of --model={source} takes inputs of {shapes[0]}, the data are of "
             f"{tuple(input_shape)}: give the function an argument `input_shape`, or other data."
         )
     return model
+
+
+def _called(function, source: str, input_shape: tuple[int, ...], classes: int):
+    given = {"input_shape": input_shape, "classes": classes}
+    try:
+        accepted = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        accepted = ()  # something built in, which does not tell
+    anything = any(p.kind is p.VAR_KEYWORD for p in accepted)
+    given = {k: v for k, v in given.items() if anything or k in {p.name for p in accepted}}
+    others = [
+        p.name
+        for p in accepted
+        if p.name not in given
+        and p.default is p.empty
+        and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    if others:
+        raise UsageError(
+            f"The function of --model={source} is called with `input_shape` and `classes`, as far "
+            f"as it takes them; all else needs a default. Received: {', '.join(others)}"
+        )
+    try:
+        return function(**given)
+    except Exception as error:  # whatever is wrong with the user's network
+        raise UsageError(f"--model={source} cannot be built: {_where(error)}") from error
 
 
 def _saved(path: str) -> keras.Model:
@@ -67,8 +98,8 @@ def _function(source: str):
         sys.path.insert(0, os.getcwd())  # a script of its own has only its own folder there
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise UsageError(f"--model={source} cannot be imported: {error}.") from error
+    except (Exception, SystemExit) as error:  # whatever is in the user's file
+        raise UsageError(f"--model={source} cannot be imported: {_where(error)}") from error
     function = getattr(module, name, None)
     if not callable(function):
         have = ", ".join(n for n, v in vars(module).items() if inspect.isfunction(v)) or "none"
@@ -76,5 +107,17 @@ def _function(source: str):
     return function
 
 
-def _first_line(error: Exception) -> str:
+def _where(error: BaseException) -> str:
+    """An error of the user's own code: its kind, its message and its place there."""
+    told = f"{type(error).__name__}: {_first_line(error)}"
+    if isinstance(error, SyntaxError):
+        return f"{told} ({error.filename}, line {error.lineno})"
+    frames = traceback.extract_tb(error.__traceback__)
+    others = (__file__, "<frozen")
+    own = [f for f in frames if not f.filename.startswith(others)]
+    own = [f for f in own if "site-packages" not in f.filename]
+    return f"{told} ({own[-1].filename}, line {own[-1].lineno})" if own else told
+
+
+def _first_line(error: BaseException) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -8,6 +8,7 @@ from udc_tf.finetune.stages import Stages
 from udc_tf.layers.inventory import kernel_layers
 from udc_tf.training.batch_norm import batch_norm_layers
 from udc_tf.training.divergence import checked_finite
+from udc_tf.training.training_data import fits_shape
 from udc_tf.training.workers import TrainsInLockstep
 
 
@@ -32,15 +33,11 @@ def check_teacher(teacher: keras.Model, student: keras.Model) -> None:
         )
         if not given:
             return  # subclassed: only a call could tell
-        if len(given) != len(wanted) or not all(map(_fits, given, wanted)):
+        if len(given) != len(wanted) or not all(map(fits_shape, given, wanted)):
             raise ValueError(
                 f"A teacher must have {what} of the network's shapes, {wanted}. Received: a "
                 f"teacher with {given}"
             )
-
-
-def _fits(given: tuple, wanted: tuple) -> bool:
-    return len(given) == len(wanted) and all(map(lambda a, b: a in (None, b), given, wanted))
 
 
 class Finetuner(TrainsInLockstep, keras.Model):

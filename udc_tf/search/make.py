@@ -1,7 +1,9 @@
 """`make_searchable`: from an ordinary Keras model to one that searches its own configuration."""
 
+import copy
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -78,17 +80,44 @@ def make_searchable(
         layers, plan = plan_named_groups(model)
         network, compactable, source = model, None, None
     else:
-        graph = trace(model)
+        source = keras.saving.serialize_keras_object(model)
+        graph = trace(_loaded_again(model, source), copy=False)
         groups = ChannelGroups(graph)
         plan = plan_search(graph, groups, space)
         network, layers = _searchable_network(graph, plan)
-        compactable, source = (graph, groups), keras.saving.serialize_keras_object(model)
+        compactable = (graph, groups)
     bound = tuple(t.bind(plan) for t in targets)
     _check_reachable(targets, bound, plan)
     for name, reason in plan.left_out.items():
         logging.info("Not searched: %s, because %s", name, reason)
     problem = SearchProblem(source, plan, space, targets, bound, compactable)
     return SearchModel(network, layers, problem, settings, name=f"{model.name}_search")
+
+
+def _loaded_again(model: keras.Model, source: dict[str, Any]) -> keras.Model:
+    """A copy by way of its serialized form, from which the compact network will be made."""
+    if not model.built:
+        return model  # `trace` says what is missing
+    try:
+        # A copy: Keras takes the dictionary apart while it reads it.
+        loaded = keras.saving.deserialize_keras_object(copy.deepcopy(source))
+        loaded.set_weights(model.get_weights())
+    except Exception as error:  # whatever a layer's own code raises
+        strange = [layer.name for layer in model.layers if not _loads_again(layer)]
+        raise ValueError(
+            "Every layer must load again from its configuration, for the compact network is made "
+            "from it: register your own with @keras.saving.register_keras_serializable(), take no "
+            f"Lambda. Received: {model.name} with {', '.join(strange) or error}"
+        ) from error
+    return loaded
+
+
+def _loads_again(layer: keras.layers.Layer) -> bool:
+    try:
+        keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
+    except Exception:  # whatever a layer's own code raises
+        return False
+    return True
 
 
 def reachable_range(target: BoundTarget, plan: Plan) -> tuple[float, float]:

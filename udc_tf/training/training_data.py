@@ -1,7 +1,7 @@
 """What a search needs to know of its training data: its length, its order, a few batches of it."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -16,6 +16,17 @@ def is_arrays(x: Any) -> bool:
     return bool(leaves) and all(
         isinstance(leaf, np.ndarray) or tf.is_tensor(leaf) for leaf in leaves
     )
+
+
+def fits_shape(declared: Sequence[int | None], shape: Sequence[int | None]) -> bool:
+    """Whether data of `shape` fit a model's `declared` one, in which None is any number.
+
+    >>> fits_shape((None, None, 3), (32, 32, 3)), fits_shape((32, 3), (32, 1)), fits_shape((3,), ())
+    (True, False, False)
+    """
+    if len(declared) != len(shape):
+        return False
+    return all(d in (None, s) for d, s in zip(declared, shape, strict=True))
 
 
 def steps_per_epoch(x: Any, batch_size: int | None, given: int | None) -> int:
@@ -109,9 +120,10 @@ def check_class_numbers(y: Any, loss: Any, model: keras.Model) -> None:
     name = getattr(loss, "name", getattr(loss, "__name__", loss))
     if not isinstance(name, str) or name not in _TAKE_CLASS_NUMBERS or not is_arrays(y):
         return
-    if tree.is_nested(y) or tree.is_nested(model.output):
+    outputs = getattr(model, "outputs", None) or ()
+    if tree.is_nested(y) or len(outputs) != 1:
         return
-    labels, shape = np.asarray(y), model.output.shape
+    labels, shape = np.asarray(y), outputs[0].shape
     classes = shape[-1]
     if classes is None or (len(shape) == labels.ndim and labels.shape[-1] == classes):
         return  # rows of probabilities
