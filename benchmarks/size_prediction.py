@@ -14,7 +14,8 @@ import numpy as np
 from absl import app, flags
 from export_networks import NETWORKS
 
-from udc_tf.cost.targets import Flash, SizeModel
+from udc_tf.cost.flash import SizeModel
+from udc_tf.cost.targets import Flash
 from udc_tf.export import size_calibration
 from udc_tf.files import replaced_atomically
 

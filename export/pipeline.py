@@ -12,7 +12,8 @@ import keras
 import numpy as np
 from absl import logging
 
-from udc_tf.cost.targets import Flash, parse_bytes
+from udc_tf.cost.byte_sizes import parse_bytes
+from udc_tf.cost.targets import Flash
 from udc_tf.export import (
     c_source,
     lut_compression,

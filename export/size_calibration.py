@@ -16,7 +16,8 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
-from udc_tf.cost.targets import Flash, SizeModel
+from udc_tf.cost.flash import SizeModel, bytes_per_channel, operations
+from udc_tf.cost.targets import Flash
 from udc_tf.export import size_truth, vela
 from udc_tf.export.int8 import to_int8
 from udc_tf.files import replaced_atomically
@@ -198,13 +199,13 @@ def _features(bound, chosen) -> tuple[dict[str, float], float]:
     plan, maps = bound.maps.plan, bound.maps
     counts = maps.counts(maps.one_hot(np.asarray(chosen)))
     present, parts = counts.present, counts.part_present
-    operators = np.array([p.operators for p in plan.fixed])
+    operators = np.array([operations(p.price) for p in plan.fixed])
     features = {
         "fixed": 1.0,
         "per_operator": float(present.sum() + (parts * operators).sum()),
         "per_channel": float((present * counts.outputs).sum()),
     }
-    for table, amount in bound.amounts(counts).items():
+    for table, amount in bound.priced.amounts(counts).items():
         stored = present * amount / 8
         if table == "mask_cost":
             features[table] = float(stored.sum())
@@ -213,7 +214,7 @@ def _features(bound, chosen) -> tuple[dict[str, float], float]:
             name = f"{table}/{int(counts.bits[i])}"
             features[name] = features.get(name, 0.0) + float(stored[i])
     constant = sum(
-        float(n) * (p.bytes + p.bytes_per_channel * float(c))
+        float(n) * (p.constants + bytes_per_channel(p.price) * float(c))
         for n, c, p in zip(parts, counts.part_channels, plan.fixed, strict=True)
     )
     return features, constant

@@ -13,7 +13,8 @@ import importlib
 # All of it now, not on first use: `keras.saving.load_model` finds only layers that are imported.
 from udc_tf.compact.architecture import Architecture
 from udc_tf.compact.summary import summary_bits
-from udc_tf.cost.targets import Flash, Macs, PaperSize, SizeModel, register_target
+from udc_tf.cost.flash import SizeModel
+from udc_tf.cost.targets import Flash, Macs, PaperSize, register_target
 from udc_tf.finetune.run import finetune
 from udc_tf.finetune.stages import Cosine, Stages
 from udc_tf.layers.choice import Choice

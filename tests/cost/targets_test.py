@@ -10,15 +10,9 @@ from keras import layers as kl
 
 import udc_tf
 from tests.support import networks
-from udc_tf.cost.targets import (
-    BIT_COST,
-    DENSE_BITS,
-    DENSE_SHARE,
-    DIRECT_BITS,
-    mask_bits,
-    parse_bytes,
-    target_from_dict,
-)
+from udc_tf.cost.byte_sizes import parse_bytes
+from udc_tf.cost.flash import BIT_COST, DENSE_BITS, DENSE_SHARE, DIRECT_BITS, mask_bits
+from udc_tf.cost.targets import target_from_dict
 from udc_tf.search.extract import describe, repaired_choice
 from udc_tf.search.make import reachable_range
 from udc_tf.search.repair import Budget, extreme, preferences

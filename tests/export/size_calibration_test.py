@@ -9,7 +9,7 @@ from keras import layers as kl
 
 import udc_tf
 from tests.support import networks
-from udc_tf.cost.targets import BIT_COST
+from udc_tf.cost.flash import BIT_COST
 from udc_tf.export import size_calibration
 from udc_tf.export.size_calibration import Measurement, SizeFit
 from udc_tf.layers.compact_kernels import CompactDense

@@ -9,7 +9,9 @@ import keras
 
 from udc_tf.cli.own_model import load_model
 from udc_tf.cli.usage import UsageError
-from udc_tf.cost.targets import ACCELERATORS, Flash, Macs, Target, parse_bytes
+from udc_tf.cost.byte_sizes import parse_bytes
+from udc_tf.cost.flash import ACCELERATORS
+from udc_tf.cost.targets import Flash, Macs, Target
 from udc_tf.finetune.stages import Stages
 from udc_tf.models import data, recipes
 from udc_tf.models.recipes import Recipe

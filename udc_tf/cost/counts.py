@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -316,3 +316,13 @@ def _is(value: float):
 def _is_image(layer: PricedLayer) -> bool:
     """Whether it stays a convolution: Vela makes a dense layer of one with a single position."""
     return bool(layer.kernel_size) and layer.positions != 1
+
+
+def column(items: Sequence[Any], value: Callable[[Any], float]) -> np.ndarray:
+    """`value` of each item, as a vector."""
+    return np.asarray([value(i) for i in items], np.float32)
+
+
+def total(values: Array, axis: int = -1) -> Array:
+    """The sum along an axis, of an array or a tensor."""
+    return values.sum(axis) if isinstance(values, np.ndarray) else tf.reduce_sum(values, axis)

@@ -7,7 +7,7 @@ import math
 from udc_tf.graph.channel_groups import FIXED, ChannelGroup, ChannelMap
 from udc_tf.graph.layer_rules import Price
 from udc_tf.graph.trace import Gate
-from udc_tf.search.space import LayerOptions
+from udc_tf.layers.layer_options import LayerOptions
 
 
 @dataclasses.dataclass(frozen=True)

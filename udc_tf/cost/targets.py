@@ -1,59 +1,35 @@
-"""What a configuration costs: bytes of flash, multiplications, the paper's formula.
+"""Targets: a budget on a cost. A cost prices a network, a target bounds it.
 
-A target is a budget on one cost. Costs know nothing of the search; a new one is a class with
-`budget`, `bind(plan)` and `describe(value)`.
+A new target is a class with `budget`, `bind(plan)`, `describe(value)` and `to_dict()`, made known
+by `register_target` so that what was saved with it loads again.
 """
 
 import dataclasses
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-import numpy as np
-import tensorflow as tf
-
+from udc_tf.cost.byte_sizes import parse_bytes
 from udc_tf.cost.counts import CountMaps, Counts
-from udc_tf.cost.padding import outputs_together
+from udc_tf.cost.flash import FlashCost, SizeModel
+from udc_tf.cost.macs import MacsCost
+from udc_tf.cost.paper import PaperCost
 from udc_tf.cost.priced_network import Plan
-from udc_tf.graph.layer_rules import Price
-from udc_tf.plain_numbers import is_number
-from udc_tf.quantize.quantizers import FLOAT_BITS
-
-_UNITS = {"B": 1, "KB": 1e3, "MB": 1e6, "KIB": 1024, "MIB": 1024**2}
-# Those that `udc_tf.export` can check what it compiled for: a budget is no promise elsewhere.
-ACCELERATORS = tuple(f"ethos-u55-{n}" for n in (32, 64, 128, 256))
+from udc_tf.quantize.plain_numbers import is_number
 
 
-def parse_bytes(size: str | int | float) -> int:
-    """Bytes of "32KiB", "0.5MB", "900B" or a plain number.
+class BoundCost(Protocol):
+    """A cost that knows the network."""
 
-    >>> parse_bytes("32KiB"), parse_bytes("0.5MB")
-    (32768, 500000)
-    """
-    if is_number(size):
-        number, unit = float(size), "B"
-    else:
-        match = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]+)\s*", str(size))
-        unit = match.group(2).upper() if match else ""
-        if unit not in _UNITS or match.group(1).count(".") > 1 or match.group(1) == ".":
-            raise ValueError(
-                f"A size is a number with a unit (B, kB, KiB, MB, MiB), such as '32KiB'. Received: "
-                f"{size!r}"
-            )
-        number = float(match.group(1))
-    if not 1 <= number * _UNITS[unit] < 2**63:
-        raise ValueError(f"A size must be at least one byte, and finite. Received: {size!r}")
-    return int(number * _UNITS[unit])
-
-
-class BoundTarget(Protocol):
-    """A target that knows the network."""
-
-    budget: float
     maps: CountMaps
 
     def cost(self, counts: Counts) -> Any:
         """The cost for counts of shape [..., layers]: [...]."""
+
+
+class BoundTarget(BoundCost, Protocol):
+    """A target that knows the network."""
+
+    budget: float
 
 
 class Target(Protocol):
@@ -68,100 +44,19 @@ class Target(Protocol):
     def to_dict(self) -> dict[str, Any]: ...
 
 
-# What Vela's coder takes for bell-shaped weights, in bits: a non-zero, besides the mask.
-BIT_COST = {1: 1.09, 2: 1.96, 3: 2.91, 4: 3.79, 5: 4.62, 6: 5.66, 7: 6.94, 8: 7.37}
-# Weights of a layer that is not pruned: rounding makes some of them zero.
-DENSE_BITS = {1: 0.95, 2: 0.56, 3: 1.97, 4: 3.12, 5: 4.18, 6: 5.47, 7: 6.73, 8: 6.98}
-DENSE_SHARE = {1: 1.0, 2: 0.545, 3: 0.742, 4: 0.863, 5: 0.921, 6: 0.958, 7: 0.978, 8: 0.987}
-# Any weight, zero or not, where zeros are too scattered for runs: 75% to 90% are not zero.
-DIRECT_BITS = {1: 1.60, 2: 2.04, 3: 2.88, 4: 3.75, 5: 4.53, 6: 5.72, 7: 6.84, 8: 7.28}
-
-
 @dataclasses.dataclass(frozen=True)
-class SizeModel:
-    """Coefficients of the compiled size in bytes.
+class _Bound:
+    """A budget on a cost that knows the network."""
 
-    fixed + sum over operators of
-        per_operator + per_channel * channels + (payload + mask_cost * coded * M(p)) / 8
-
-    - coded: weights with the zeros that the NPU pads blocks with (`udc_tf.cost.padding`);
-    - p: the share of them that is not zero, M(p) about H(p) bits each (`mask_bits`);
-    - payload: bit_cost[b] for each non-zero of a pruned layer; dense_bits[b] for each weight of one
-      that is not pruned, of which the share dense_share[b] is not rounded to zero.
-
-    Where most zeros stand alone (`zeros_stand_alone`) the coder has no runs of them: instead of
-    payload and mask, each coded weight then takes direct_bits[b].
-
-    The defaults are measured on Vela's coder; `udc_tf.export.calibrate` fits them to a network.
-    Tables may be partial: bits that are not named have the default.
-    """
-
-    fixed: float = 1500.0
-    per_operator: float = 300.0
-    per_channel: float = 10.0
-    mask_cost: float = 1.0
-    bit_cost: Mapping[int, float] = dataclasses.field(default_factory=dict)
-    dense_bits: Mapping[int, float] = dataclasses.field(default_factory=dict)
-    dense_share: Mapping[int, float] = dataclasses.field(default_factory=dict)
-    direct_bits: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    budget: float
+    priced: BoundCost
 
     @property
-    def tables(self) -> dict[str, dict[int, float]]:
-        """The tables over bits, complete."""
-        return {name: {**table, **getattr(self, name)} for name, table in _TABLES.items()}
+    def maps(self) -> CountMaps:
+        return self.priced.maps
 
-    def to_dict(self) -> dict[str, Any]:
-        tables = {n: {str(b): v for b, v in getattr(self, n).items()} for n in _TABLES}
-        return {**dataclasses.asdict(self), **tables}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "SizeModel":
-        tables = {n: {int(b): float(v) for b, v in values.get(n, {}).items()} for n in _TABLES}
-        return cls(**{**values, **tables})
-
-
-_TABLES = {
-    "bit_cost": BIT_COST,
-    "dense_bits": DENSE_BITS,
-    "dense_share": DENSE_SHARE,
-    "direct_bits": DIRECT_BITS,
-}
-
-
-def mask_bits(share: Any) -> Any:
-    """Bits for each coded weight to say where the non-zeros are: the entropy H(share).
-
-    Runs of zeros have a shortest code, which takes over where non-zeros are rarer than 1 in 20.
-
-    >>> [round(float(mask_bits(np.float64(p))), 2) for p in (0.01, 0.2, 0.5, 1.0)]
-    [0.16, 0.72, 1.0, 0.0]
-    """
-    numeric, clip = (tf.math, tf.clip_by_value) if tf.is_tensor(share) else (np, np.clip)
-    share = clip(share, 1e-6, 1 - 1e-6)
-    rest = 1.0 - share
-    nats = share * numeric.log(share) + rest * numeric.log(rest)
-    return 0.11 * rest**30 - nats / np.log(2.0)
-
-
-def zeros_stand_alone(filled: Any, nonzeros: Any) -> Any:
-    """1 where most zeros of a pruned layer have no zero beside them, else 0.
-
-    Vela codes runs of zeros only if at least half of the zeros are in runs of two or more. A zero
-    among random others is alone with probability `nonzeros` squared; padding comes in runs. This
-    is a step, of gradient 0: the search sees it where options of a decision are on either side.
-
-    Args:
-        filled: the share of the coded weights that is not padding.
-        nonzeros: the share of these that is not zero.
-
-    >>> [float(zeros_stand_alone(1.0, s)) for s in (0.7, 0.8)], float(zeros_stand_alone(0.9, 0.8))
-    ([0.0, 1.0], 0.0)
-    """
-    alone = filled * (1.0 - nonzeros) * nonzeros**2
-    stands_alone = 2.0 * alone > 1.0 - filled * nonzeros
-    if tf.is_tensor(stands_alone):
-        return tf.cast(stands_alone, filled.dtype)
-    return np.asarray(stands_alone, np.float32)
+    def cost(self, counts: Counts) -> Any:
+        return self.priced.cost(counts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,31 +80,20 @@ class Flash:
 
     budget: int | str
     accelerator: str = "ethos-u55-128"
-    size_model: SizeModel = SizeModel()
+    size_model: SizeModel = dataclasses.field(default_factory=SizeModel)
 
     def __post_init__(self):
         object.__setattr__(self, "budget", parse_bytes(self.budget))
-        if self.accelerator not in ACCELERATORS:
-            raise ValueError(
-                f"`accelerator` must be one of {', '.join(ACCELERATORS)}. Received: "
-                f"{self.accelerator!r}"
-            )
         if isinstance(self.size_model, Mapping):
             object.__setattr__(self, "size_model", SizeModel.from_dict(self.size_model))
-        if not isinstance(self.size_model, SizeModel):
-            raise ValueError(f"`size_model` must be a SizeModel. Received: {self.size_model!r}")
+        FlashCost(self.accelerator, self.size_model)  # for its checks
+
+    @property
+    def cost(self) -> FlashCost:
+        return FlashCost(self.accelerator, self.size_model)
 
     def bind(self, plan: Plan) -> BoundTarget:
-        for layer in plan.layers:
-            if FLOAT_BITS in (layer.options.bits or ()):
-                raise ValueError(
-                    f"An Ethos-U has no {FLOAT_BITS}-bit weights. Take bits up to 8. Received: "
-                    f"bits={layer.options.bits} for the layer `{layer.name}`"
-                )
-        maps = CountMaps(
-            plan, self.size_model.tables, outputs_together=outputs_together(self.accelerator)
-        )
-        return _BoundFlash(self.budget, maps, self.size_model)
+        return _Bound(self.budget, self.cost.bind(plan))
 
     def describe(self, value: float) -> str:
         return f"{value:,.0f} bytes of flash"
@@ -238,14 +122,12 @@ class Macs:
             raise ValueError(f"`budget` must be a positive number. Received: {self.budget!r}")
         object.__setattr__(self, "budget", float(self.budget))
 
+    @property
+    def cost(self) -> MacsCost:
+        return MacsCost()
+
     def bind(self, plan: Plan) -> BoundTarget:
-        for layer in plan.layers:
-            if layer.positions is None:
-                raise ValueError(
-                    "Multiplications can only be counted for known image sizes. Received: a model "
-                    f"in which the output size of `{layer.name}` is unknown"
-                )
-        return _BoundMacs(self.budget, CountMaps(plan))
+        return _Bound(self.budget, self.cost.bind(plan))
 
     def describe(self, value: float) -> str:
         return f"{value:,.0f} multiply-accumulates"
@@ -266,8 +148,12 @@ class PaperSize:
     def __post_init__(self):
         object.__setattr__(self, "budget", parse_bytes(self.budget))
 
+    @property
+    def cost(self) -> PaperCost:
+        return PaperCost()
+
     def bind(self, plan: Plan) -> BoundTarget:
-        return _BoundPaperSize(self.budget, CountMaps(plan, unsearched_bits=FLOAT_BITS))
+        return _Bound(self.budget, self.cost.bind(plan))
 
     def describe(self, value: float) -> str:
         return f"{value:,.0f} bytes by the paper's formula"
@@ -316,100 +202,3 @@ def target_from_dict(values: Mapping[str, Any]) -> Target:
             f"udc_tf.register_target, in a module that is imported. Received: {kind!r}"
         )
     return _KINDS[kind](**values)
-
-
-@dataclasses.dataclass(frozen=True)
-class _BoundFlash:
-    budget: float
-    maps: CountMaps
-    model: SizeModel
-
-    def layer_bytes(self, counts: Counts) -> Any:
-        """Bytes of each layer, [..., layers]."""
-        amounts = self.amounts(counts)
-        bits = self.model.mask_cost * amounts.pop("mask_cost")
-        for table, amount in amounts.items():
-            bits += counts.by_bits[table] * amount
-        stored = bits / 8 + self.model.per_channel * counts.outputs
-        return counts.present * (stored + self.model.per_operator)
-
-    def amounts(self, counts: Counts) -> dict[str, Any]:
-        """How much each layer has of each coefficient of the coding, [..., layers]."""
-        coded, dense = counts.coded_weights, counts.dense
-        filled = counts.weights / (coded + 1e-6)  # an option that a decision lacks counts nothing
-        dense_share = counts.by_bits["dense_share"]
-        if counts.pruned is None:
-            direct = (1.0 - dense) * zeros_stand_alone(filled, counts.density)
-            nonzeros = (1.0 - direct) * (counts.density - dense)
-            share = counts.density - dense * (1.0 - dense_share)
-            mask = (1.0 - direct) * mask_bits(filled * share)
-        else:
-            # Each option by itself, not the mask of a mixture: that is what z weighs.
-            sparsities, filled_options = self.maps.sparsities[:, None], filled[..., None, :]
-            directly = counts.pruned * zeros_stand_alone(filled_options, sparsities)
-            in_runs = counts.pruned - directly
-            direct = _total(directly, axis=-2)
-            nonzeros = _total(in_runs * sparsities, axis=-2)
-            mask = _total(in_runs * mask_bits(filled_options * sparsities), axis=-2)
-            mask += dense * mask_bits(filled * dense_share)
-        return {
-            "mask_cost": coded * mask,
-            "bit_cost": counts.weights * nonzeros,
-            "dense_bits": counts.weights * dense,
-            "direct_bits": coded * direct,
-        }
-
-    def cost(self, counts: Counts) -> Any:
-        parts = self.maps.plan.fixed
-        constant = _column(
-            parts, lambda p: p.constants + _operations(p.price) * self.model.per_operator
-        )
-        per_channel = _column(parts, lambda p: _bytes_per_channel(p.price))
-        fixed = counts.part_present * (constant + per_channel * counts.part_channels)
-        return self.model.fixed + _total(self.layer_bytes(counts)) + _total(fixed)
-
-
-@dataclasses.dataclass(frozen=True)
-class _BoundMacs:
-    budget: float
-    maps: CountMaps
-
-    def cost(self, counts: Counts) -> Any:
-        plan = self.maps.plan
-        positions = _column(plan.layers, lambda layer: layer.positions)
-        per_channel = _column(plan.fixed, lambda p: p.price.macs)
-        layers = counts.present * positions * counts.weights
-        return _total(layers) + _total(counts.part_present * per_channel * counts.part_channels)
-
-
-@dataclasses.dataclass(frozen=True)
-class _BoundPaperSize:
-    budget: float
-    maps: CountMaps
-
-    def cost(self, counts: Counts) -> Any:
-        parts = _column(self.maps.plan.fixed, lambda p: p.constants * FLOAT_BITS / 8)
-        layers = counts.present * counts.weights * (counts.bits + counts.entropy) / 8
-        return _total(layers) + _total(counts.part_present * parts)
-
-
-# Vela makes some thirty small operations and two tables of a softmax: about 2.9 kB, or ten.
-_OPERATIONS = {None: 0, "SOFTMAX": 10}
-_SCALE_RECORD = 10.0  # bytes per channel of an operation with weights
-
-
-def _operations(price: Price) -> int:
-    """NPU operations of an operator, as far as its bytes go."""
-    return _OPERATIONS.get(price.operator, 1)
-
-
-def _bytes_per_channel(price: Price) -> float:
-    return _SCALE_RECORD + price.weights * price.bits / 8 if price.weights else 0.0
-
-
-def _column(items, value) -> np.ndarray:
-    return np.asarray([value(i) for i in items], np.float32)
-
-
-def _total(values, axis=-1):
-    return values.sum(axis) if isinstance(values, np.ndarray) else tf.reduce_sum(values, axis)

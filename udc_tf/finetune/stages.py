@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from udc_tf.plain_numbers import is_number, is_whole, plain
+from udc_tf.quantize.plain_numbers import is_number, is_whole, plain
 
 FORMATS = ("shifted", "plain")
 STARTS = ("inherited", "fresh")

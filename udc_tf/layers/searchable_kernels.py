@@ -21,10 +21,10 @@ from udc_tf.layers.kernels import (
     DenseKernel,
     DepthwiseConv2DKernel,
 )
+from udc_tf.layers.layer_options import LayerOptions
 from udc_tf.layers.links import KernelLinks
 from udc_tf.layers.mixture import mixed_kernels
 from udc_tf.quantize import masks, quantizers
-from udc_tf.search.space import LayerOptions, SearchSpace
 
 
 class SearchableKernel:
@@ -53,9 +53,7 @@ class SearchableKernel:
         **kwargs,
     ):
         super().__init__(*args, **kwargs)
-        # Through SearchSpace for its checks.
-        own = SearchSpace(widths=widths, bits=bits, sparsities=sparsities, kernels=kernels)
-        self.options = LayerOptions(own.widths, own.bits, own.sparsities, own.kernels)
+        self.options = LayerOptions(widths, bits, sparsities, kernels)
         self.width_group = width_group
         self.input_group = input_group
         self.pruned_gradient = 0.0

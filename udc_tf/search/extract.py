@@ -9,8 +9,10 @@ from absl import logging
 
 from udc_tf.compact.architecture import Architecture, LayerSummary, get_layer_weights
 from udc_tf.compact.build import Compactor, Configuration, LayerChoice, carry_weights
+from udc_tf.cost.flash import FlashCost
+from udc_tf.cost.macs import MacsCost
 from udc_tf.cost.priced_network import Plan
-from udc_tf.cost.targets import Flash, Macs
+from udc_tf.cost.targets import Flash
 from udc_tf.layers.searchable_kernels import SearchableKernel
 from udc_tf.quantize.quantizers import FLOAT_BITS
 from udc_tf.search import decisions
@@ -84,12 +86,12 @@ def describe(search, chosen: np.ndarray) -> Architecture:
     choices = {d.name: d.options[k] for d, k in zip(plan.decisions, chosen, strict=True)}
     flash = next((t for t in problem.targets if isinstance(t, Flash)), None)
     floats = any(FLOAT_BITS in (layer.options.bits or ()) for layer in plan.layers)
-    bound = (flash or Flash("1KiB")).bind(plan) if not floats else None
+    bound = (flash.cost if flash else FlashCost()).bind(plan) if not floats else None
     maps = (bound or problem.bound[0]).maps
     counts = maps.counts(maps.one_hot(chosen))
     size = bound.layer_bytes(counts) if bound else counts.weights * counts.bits / 8
     countable = all(layer.positions is not None for layer in plan.layers)
-    macs = float(Macs(1).bind(plan).cost(counts)) if countable else 0
+    macs = float(MacsCost().bind(plan).cost(counts)) if countable else 0
     layers = []
     for i, layer in enumerate(plan.layers):
         if not counts.present[i]:

@@ -19,7 +19,8 @@ from udc_tf.graph.layer_rules import (
 from udc_tf.graph.trace import Graph, Node
 from udc_tf.graph.uses import Uses
 from udc_tf.layers.choice import Mix
-from udc_tf.search.space import LayerOptions, SearchSpace
+from udc_tf.layers.layer_options import LayerOptions
+from udc_tf.search.space import SearchSpace
 
 
 def plan_search(graph: Graph, channels: ChannelGroups, space: SearchSpace) -> Plan:

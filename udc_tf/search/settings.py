@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 
-from udc_tf.plain_numbers import is_number, is_whole, plain
+from udc_tf.quantize.plain_numbers import is_number, is_whole, plain
 
 
 def _all_but_widths() -> dict[str, int]:

@@ -2,26 +2,11 @@
 
 import dataclasses
 import fnmatch
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from udc_tf.plain_numbers import is_number, is_whole, plain
+from udc_tf.layers.layer_options import LayerOptions, checked_options
 from udc_tf.quantize.quantizers import FLOAT_BITS
-
-
-@dataclasses.dataclass(frozen=True)
-class LayerOptions:
-    """What is open to decision in one layer; `None` is not searched.
-
-    Unsearched means full width, full kernel, all weights kept and, for bits, float weights in the
-    search that are deployed with 8 bits.
-    """
-
-    widths: tuple[float, ...] | None = None
-    bits: tuple[int, ...] | None = None
-    sparsities: tuple[float, ...] | None = None
-    kernels: tuple[int, ...] | None = None
-
 
 _KINDS = tuple(f.name for f in dataclasses.fields(LayerOptions))
 
@@ -60,7 +45,7 @@ class SearchSpace:
 
     def __post_init__(self):
         for kind in _KINDS:
-            object.__setattr__(self, kind, _checked(kind, getattr(self, kind)))
+            object.__setattr__(self, kind, checked_options(kind, getattr(self, kind)))
         overrides = {}
         for pattern, options in dict(self.overrides).items():
             unknown = set(options) - set(_KINDS)
@@ -69,7 +54,7 @@ class SearchSpace:
                     f"An override takes {', '.join(_KINDS)}. Received for {pattern!r}: "
                     f"{', '.join(sorted(unknown))}"
                 )
-            overrides[pattern] = {k: _checked(k, v) for k, v in options.items()}
+            overrides[pattern] = {k: checked_options(k, v) for k, v in options.items()}
         object.__setattr__(self, "overrides", overrides)
         frozen = (self.frozen,) if isinstance(self.frozen, str) else tuple(self.frozen)
         object.__setattr__(self, "frozen", frozen)
@@ -105,27 +90,6 @@ class SearchSpace:
         if name not in _PRESETS:
             raise ValueError(f"Known presets: {', '.join(_PRESETS)}. Received: {name!r}")
         return _PRESETS[name]
-
-
-def _checked(kind: str, options) -> tuple | None:
-    if options is None:
-        return None
-    options = tuple(options) if isinstance(options, Iterable) else (options,)
-    if not options:
-        raise ValueError(f"`{kind}` needs at least one option, or None to switch it off.")
-    for value in options:
-        if kind in ("widths", "sparsities"):
-            valid = is_number(value) and 0 < value <= 1
-            wanted = "fractions in (0, 1]"
-        elif kind == "bits":
-            valid = is_whole(value) and (1 <= value <= 8 or value == FLOAT_BITS)
-            wanted = "whole numbers from 1 to 8, or 32"
-        else:
-            valid = is_whole(value) and value >= 1
-            wanted = "positive whole numbers"
-        if not valid:
-            raise ValueError(f"`{kind}` must be {wanted}. Received: {value!r} in {options}")
-    return tuple(sorted(set(plain(options))))
 
 
 _TENTHS = tuple(n / 10 for n in range(1, 11))
