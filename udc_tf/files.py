@@ -1,18 +1,122 @@
-"""Writing files so that no half of one is ever seen."""
+"""Files of a run: written so that no half of one is ever seen, read as data and nothing else."""
 
 import contextlib
+import json
 import os
+import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+class DamagedFileError(ValueError):
+    """A file does not hold what its name says; the message names it and what to do."""
+
+    def __init__(self, path: str | os.PathLike, reason: Exception | str, remedy: str):
+        super().__init__(f"{path} is damaged ({first_line(reason)}): {remedy}.")
+
+
+def first_line(reason: Exception | str) -> str:
+    """What an error says, in one line.
+
+    >>> first_line(KeyError("layers"))
+    "KeyError: 'layers'"
+    """
+    text = next((line.strip() for line in str(reason).splitlines() if line.strip()), "")
+    if isinstance(reason, str | ValueError | OSError) and text:
+        return text
+    return f"{type(reason).__name__}: {text}" if text else type(reason).__name__
 
 
 @contextlib.contextmanager
 def replaced_atomically(path: Path) -> Iterator[Path]:
     """Gives a temporary name beside `path`; on success it becomes `path`, on failure it goes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.stem}.{secrets.token_hex(4)}.partial{path.suffix}")
+    # Made here and by no one before: a link that waits under this name is not followed.
+    os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:
         yield partial
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def is_partial(path: Path) -> bool:
+    """Whether a killed process left this name.
+
+    >>> is_partial(Path(".run.0a1b2c3d.partial.json")), is_partial(Path("run.json"))
+    (True, False)
+    """
+    return path.name.startswith(".") and ".partial" in path.name
+
+
+def refuse_links_out_of(folder: str | os.PathLike) -> None:
+    """Raises if anything below a folder leads out of it, or is neither a file nor a folder.
+
+    Whoever made the folder could otherwise have us write anywhere.
+    """
+    root = os.path.realpath(folder)
+    for place, folders, files in os.walk(root):
+        for name in (*folders, *files):
+            path = os.path.join(place, name)
+            try:
+                mode = os.lstat(path).st_mode
+            except FileNotFoundError:
+                continue  # another process is at work here
+            if stat.S_ISLNK(mode):
+                end = os.path.realpath(path)
+                if os.path.commonpath([root, end]) != root:
+                    raise ValueError(
+                        f"{path} is a link out of its folder, to {end}: nothing is written through "
+                        "such links. Remove it, or put what it leads to in its place."
+                    )
+            elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise ValueError(f"{path} is neither a file nor a folder: remove it.")
+
+
+def read_json(path: Path, remedy: str) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        DamagedFileError: it holds something else; `remedy` says what to do then.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DamagedFileError(path, error, remedy) from error
+    if not isinstance(content, dict):
+        raise DamagedFileError(path, f"{type(content).__name__} instead of an object", remedy)
+    return content
+
+
+def read_json_lines(path: Path, remedy: str) -> list[dict[str, Any]]:
+    """The objects in a file that has one per line.
+
+    Raises:
+        DamagedFileError: it holds something else; `remedy` says what to do then.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        rows = [json.loads(line) for line in lines if line.strip()]
+    except (OSError, ValueError, RecursionError) as error:
+        raise DamagedFileError(path, error, remedy) from error
+    if not all(isinstance(row, dict) for row in rows):
+        raise DamagedFileError(path, "a line that is no object", remedy)
+    return rows
+
+
+def read_arrays(path: Path, remedy: str) -> dict[str, np.ndarray]:
+    """The arrays of an .npz, by name; never anything pickled.
+
+    Raises:
+        DamagedFileError: it holds something else; `remedy` says what to do then.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except Exception as error:  # zip, deflate and numpy each have their own
+        raise DamagedFileError(path, error, remedy) from error

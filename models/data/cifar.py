@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import pickle
 
 import keras
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from udc_tf.models.data.arrays import from_npz
 from udc_tf.models.data.data_errors import DataError, require_download
 from udc_tf.models.data.dataset import Dataset, Split, split_off
+from udc_tf.models.data.pickles import read_pickle
 
 _FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
 _TRAIN = {"cifar10": [f"data_batch_{n}" for n in range(1, 6)], "cifar100": ["train"]}
@@ -71,9 +71,11 @@ def _unpickled(folder: pathlib.Path, files: list[str], labels: bytes, name: str)
                 f"There is no {path}. --data_dir must hold the unpacked 'python version' of "
                 f"{name} ({_FOLDERS[name]}) or {name}.npz."
             )
-        with open(path, "rb") as opened:
-            content = pickle.load(opened, encoding="bytes")
-        images.append(np.asarray(content[b"data"], np.uint8))
-        classes.append(np.asarray(content[labels], np.int32))
-    planes = np.concatenate(images).reshape(-1, 3, 32, 32)
+        content = read_pickle(path)
+        try:
+            images.append(np.asarray(content[b"data"], np.uint8).reshape(-1, 3, 32, 32))
+            classes.append(np.asarray(content[labels], np.int32))
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{path} is not a batch of {name}: {error}") from error
+    planes = np.concatenate(images)
     return Split(np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), np.concatenate(classes))

@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 import tensorflow as tf
 
-from udc_tf.files import replaced_atomically
+from udc_tf.files import read_arrays, replaced_atomically
 from udc_tf.models.data.data_errors import DataError
 from udc_tf.models.data.dataset import Dataset, Scaling, Split
 
@@ -44,7 +44,7 @@ def speech_commands(data_dir: str | os.PathLike | None = None, seed: int = 0) ->
         except OSError:
             pass  # a folder that cannot be written to is no reason to stop
     else:
-        arrays = dict(np.load(cache))
+        arrays = read_arrays(cache, "remove it, and it is made anew")
     parts = [Split(arrays[f"x_{p}"], arrays[f"y_{p}"]) for p in _PARTS]
     train = parts[0].x
     scaling = Scaling(float(train.mean()), float(2 * train.std() or 1))
