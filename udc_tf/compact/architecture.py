@@ -1,6 +1,5 @@
 """The result of a search: one configuration, with what it costs and the weights it starts from."""
 
-import copy
 import dataclasses
 import json
 import os
@@ -12,11 +11,13 @@ import keras
 import numpy as np
 
 from udc_tf.compact.build import Compactor, Configuration, LayerChoice
-from udc_tf.files import replaced_atomically
+from udc_tf.files import DamagedFileError, read_arrays, read_json, replaced_atomically
 from udc_tf.graph.channel_groups import ChannelGroups
 from udc_tf.graph.trace import trace
+from udc_tf.keras_files import build_model, check_config
 
 _FORMAT = 1
+_REMEDY = "save the architecture anew"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +70,7 @@ class Architecture:
         Args:
             inherit_weights: start from the search's weights, if there are any; else anew.
         """
-        # A copy: Keras takes the dictionary apart while it reads it.
-        model = keras.saving.deserialize_keras_object(copy.deepcopy(self.source))
+        model = build_model(self.source)
         graph = trace(model, copy=False)
         compactor = Compactor(graph, ChannelGroups(graph), self.configuration)
         compact = compactor.build()
@@ -139,42 +139,59 @@ class Architecture:
             partial.write_text(json.dumps(content, indent=1) + "\n")
 
     @classmethod
-    def load(cls, path: str | os.PathLike) -> "Architecture":
-        """Reads what `save` wrote."""
+    def load(cls, path: str | os.PathLike, remedy: str = _REMEDY) -> "Architecture":
+        """Reads what `save` wrote.
+
+        Args:
+            path: of the .json; the weights lie beside it.
+            remedy: what to do about a damaged file, for the message.
+
+        Raises:
+            DamagedFileError: a file is damaged, or its network asks for code that is not known
+                here: an architecture is data.
+        """
         path = Path(path)
+        content = read_json(path, remedy)
         try:
-            content = json.loads(path.read_text())
             if content.get("format") != _FORMAT:
                 raise ValueError(f"format {content.get('format')!r} instead of {_FORMAT}")
-            weights = _load_weights(path.with_suffix(".npz")) if content["has_weights"] else None
-            configuration = content["configuration"]
-            return cls(
-                source=content["model"],
-                configuration=Configuration(
-                    channels=configuration["channels"],
-                    layers={n: LayerChoice(**c) for n, c in configuration["layers"].items()},
-                    branches=configuration["branches"],
-                ),
-                choices=content["choices"],
-                layers=tuple(
-                    LayerSummary(**{**row, "kernel_size": tuple(row["kernel_size"])})
-                    for row in content["layers"]
-                ),
-                flash_bytes=content["flash_bytes"],
-                macs=content["macs"],
-                targets=tuple(content["targets"]),
-                weights=weights,
-            )
+            check_config(content["model"])
+            loaded = cls._from_json(content)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ValueError(f"{path} is not an architecture saved by udc-tf: {error}") from error
+            raise DamagedFileError(path, error, remedy) from error
+        if not content["has_weights"]:
+            return loaded
+        weights = _load_weights(path.with_suffix(".npz"), remedy)
+        return dataclasses.replace(loaded, weights=weights)
+
+    @classmethod
+    def _from_json(cls, content: dict[str, Any]) -> "Architecture":
+        configuration = content["configuration"]
+        return cls(
+            source=content["model"],
+            configuration=Configuration(
+                channels=dict(configuration["channels"]),
+                layers={n: LayerChoice(**c) for n, c in configuration["layers"].items()},
+                branches=dict(configuration["branches"]),
+            ),
+            choices=dict(content["choices"]),
+            layers=tuple(
+                LayerSummary(**{**row, "kernel_size": tuple(row["kernel_size"])})
+                for row in content["layers"]
+            ),
+            flash_bytes=int(content["flash_bytes"]),
+            macs=int(content["macs"]),
+            targets=tuple(content["targets"]),
+        )
 
 
-def _load_weights(path: Path) -> dict[str, dict[str, np.ndarray]]:
+def _load_weights(path: Path, remedy: str) -> dict[str, dict[str, np.ndarray]]:
     weights: dict[str, dict[str, np.ndarray]] = {}
-    with np.load(path) as arrays:
-        for key in arrays.files:
-            layer, variable = key.split("\n")
-            weights.setdefault(layer, {})[variable] = arrays[key]
+    for key, value in read_arrays(path, remedy).items():
+        layer, newline, variable = key.partition("\n")
+        if not newline:
+            raise DamagedFileError(path, f"{key!r} is no layer's variable", remedy)
+        weights.setdefault(layer, {})[variable] = value
     return weights
 
 
@@ -191,4 +208,11 @@ def set_layer_weights(model: keras.Model, weights) -> None:
     """The counterpart of `get_layer_weights`."""
     for layer in model.layers:
         for variable in layer.weights:
-            variable.assign(weights[layer.name][variable.name])
+            value = weights.get(layer.name, {}).get(variable.name)
+            if value is None or value.shape != tuple(variable.shape):
+                found = "nothing" if value is None else f"shape {value.shape}"
+                raise ValueError(
+                    f"The weights are of another network: {layer.name} needs {variable.name} of "
+                    f"{tuple(variable.shape)}. Received: {found}"
+                )
+            variable.assign(value)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.metadata
-import json
 import pathlib
 import platform
 from typing import Any
@@ -10,6 +9,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from udc_tf.files import read_json, read_json_lines
+from udc_tf.keras_files import load_model
 from udc_tf.layers.inventory import kernel_layers
 
 _PACKAGES = ("udc-tf", "tensorflow", "keras", "numpy", "ethos-u-vela", "tflite-micro")
@@ -90,7 +91,7 @@ def weight_rows(path: pathlib.Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     rows = []
-    for layer in kernel_layers(keras.saving.load_model(path, compile=False)):
+    for layer in kernel_layers(load_model(path, "remove it, and finetune anew")):
         integers = layer.integer_kernel()
         theta = keras.ops.convert_to_numpy(layer.theta).ravel()
         kept = keras.ops.convert_to_numpy(layer.mask).ravel() > 0
@@ -118,10 +119,8 @@ def versions() -> dict[str, str]:
 
 
 def _json(path: pathlib.Path) -> dict[str, Any]:
-    return json.loads(path.read_text()) if path.exists() else {}
+    return read_json(path, "remove it; the report does without") if path.exists() else {}
 
 
 def _lines(path: pathlib.Path) -> list[dict[str, float]]:
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    return read_json_lines(path, "remove it; the report does without") if path.exists() else []

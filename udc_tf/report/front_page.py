@@ -5,7 +5,7 @@ import os
 import pathlib
 from collections.abc import Sequence
 
-from udc_tf.files import replaced_atomically
+from udc_tf.files import refuse_links_out_of, replaced_atomically
 from udc_tf.report import figures
 from udc_tf.report.collect import Facts, collect
 from udc_tf.report.page import LABELS, embedded, repeat, score_text
@@ -22,6 +22,7 @@ def write_front(folder: str | os.PathLike, names: Sequence[str]) -> pathlib.Path
     udc_tf.report.front_page.write_front("runs/fashion", ["16KiB", "24KiB", "32KiB"])
     ```
     """
+    refuse_links_out_of(folder)
     folder = pathlib.Path(folder)
     top, parts = collect(folder), {name: collect(folder / name) for name in names}
     label = LABELS[top.task][1]

@@ -8,7 +8,7 @@ import pathlib
 
 from matplotlib.figure import Figure
 
-from udc_tf.files import replaced_atomically
+from udc_tf.files import refuse_links_out_of, replaced_atomically
 from udc_tf.report import figures
 from udc_tf.report.collect import Facts, collect, versions
 from udc_tf.report.style import styled
@@ -30,6 +30,7 @@ def write_report(folder: str | os.PathLike) -> pathlib.Path:
     udc_tf.report.page.write_report("runs/fashion")
     ```
     """
+    refuse_links_out_of(folder)
     facts = collect(pathlib.Path(folder))
     if not facts.architecture:
         raise ValueError(f"There is nothing to report yet in {folder}: no architecture.json.")

@@ -1,0 +1,117 @@
+"""Keras models from files that others made: read as data, so that no code of theirs runs.
+
+A serialized Keras object names its class or function by module and name. Keras itself imports only
+what it takes for safe, but what that is has changed from version to version; here it is written
+down: Keras' own building blocks, and what is registered in this process already.
+"""
+
+import copy
+import json
+import os
+import zipfile
+from typing import Any
+
+import keras
+
+from udc_tf.files import DamagedFileError
+
+# Keras' rooms that hold parts of models; not utils, saving, callbacks, datasets, export, config.
+_ROOMS = frozenset(
+    {
+        *("activations", "constraints", "dtype_policies", "initializers", "layers", "losses"),
+        *("metrics", "models", "ops", "optimizers", "quantizers", "random", "regularizers"),
+    }
+)
+_VALUES = frozenset(
+    {"__keras_tensor__", "__tensor__", "__numpy__", "__bytes__", "__ellipsis__", "__slice__"}
+)
+# They carry code, or read other files than the one they are in.
+_REFUSED = frozenset(
+    {
+        *("__lambda__", "__typespec__", "Lambda"),
+        *("TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"),
+        *("StringLookup", "IntegerLookup", "TextVectorization"),
+    }
+)
+
+
+class UntrustedModelError(ValueError):
+    """A model's description asks for code that is neither Keras' nor known here."""
+
+
+def build_model(config: dict[str, Any]) -> keras.Model:
+    """The model that `keras.saving.serialize_keras_object` described.
+
+    Raises:
+        UntrustedModelError: before anything is made.
+    """
+    check_config(config)
+    # A copy: Keras takes the dictionary apart while it reads it.
+    model = keras.saving.deserialize_keras_object(copy.deepcopy(config), safe_mode=True)
+    if not isinstance(model, keras.Model):
+        raise ValueError(f"a {type(model).__name__} instead of a keras.Model")
+    return model
+
+
+def load_model(path: str | os.PathLike, remedy: str, compile: bool = False) -> keras.Model:
+    """The model of a .keras file.
+
+    Args:
+        path: of the file.
+        remedy: what to do if it is damaged, for the message.
+        compile: with the loss and optimizer it was saved with.
+
+    Raises:
+        DamagedFileError: it is not a .keras file, or asks for code of its own.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            check_config(json.loads(archive.read("config.json")))
+        return keras.saving.load_model(path, compile=compile, safe_mode=True)
+    except Exception as error:  # whatever is inside the file
+        raise DamagedFileError(path, error, remedy) from error
+
+
+def check_config(config: Any) -> None:
+    """Raises if a serialized Keras object names anything outside Keras that is not registered.
+
+    >>> check_config(keras.saving.serialize_keras_object(keras.layers.Dense(3)))
+    >>> check_config({"module": "os", "class_name": "function", "config": "system"})
+    Traceback (most recent call last):
+    udc_tf.keras_files.UntrustedModelError: os.system is not a part of Keras, nor registered here
+    """
+    # Without recursion: a hostile file may nest as deep as it likes.
+    waiting = [config]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            if "class_name" in value:
+                _check_object(value)
+            waiting.extend(value.values())
+        elif isinstance(value, (list, tuple)):
+            waiting.extend(value)
+
+
+def _check_object(value: dict[str, Any]) -> None:
+    name, module = value["class_name"], value.get("module")
+    is_function = name == "function"
+    known = value.get("config") if is_function else value.get("registered_name", name)
+    shown = value.get("config") if is_function else name
+    if not isinstance(name, str) or not isinstance(module, str | None):
+        raise UntrustedModelError(f"{module!r}.{name!r} is no class")
+    if name in _REFUSED:
+        raise UntrustedModelError(
+            f"{name} carries code or reads other files, which no received model may"
+        )
+    if name in _VALUES:
+        return
+    if isinstance(known, str) and known in keras.saving.get_custom_objects():
+        return
+    if module is None or (module == "builtins" and is_function):
+        return  # by name alone, Keras finds only its own and what is registered
+    package, *rooms = module.split(".")
+    if rooms[:1] == ["src"] and not is_function:
+        rooms = rooms[1:]
+    if package == "keras" and (not rooms or rooms[0] in _ROOMS):
+        return
+    raise UntrustedModelError(f"{module}.{shown} is not a part of Keras, nor registered here")
