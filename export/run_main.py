@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import pathlib
 import sys
-import zipfile
 from collections.abc import Sequence
 
 import numpy as np
 from absl import app, flags
 
-from udc_tf.export.npu import NpuNetwork
+from udc_tf.export.npu import NpuError, NpuNetwork
 from udc_tf.export.npu.tensor_trace import trace
 from udc_tf.export.runners import RUNNERS, make_runner
 from udc_tf.export.runners.comparison import compare, table
 from udc_tf.export.runners.tflm import TflmRunner
+from udc_tf.files import DamagedFileError, first_line, read_arrays
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder that `udc-export` wrote into.")
 _MODEL = flags.DEFINE_string("model", None, "The .tflite that Vela wrote; or its path alone.")
@@ -44,26 +44,31 @@ _KEEP = flags.DEFINE_string("keep", None, "Folder to keep firmware and UART log 
 _OK, _DIFFERENT, _NOTHING_RAN = 0, 1, 2
 
 
+class RunError(ValueError):
+    """Nothing can be run; the message says what is missing or damaged."""
+
+
 def main(argv: Sequence[str]) -> int:
-    """Runs what the flags ask for; 0 only if something ran and nothing differs."""
+    """Runs what the flags ask for; 0 only if something ran and nothing differs.
+
+    What is missing or damaged ends in one line on standard error.
+    """
     try:
-        return _main(argv)
-    except app.UsageError:
-        raise
-    except (OSError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
-        print(f"udc-run: {error}", file=sys.stderr)
+        return _run(argv[1:])
+    except (ValueError, OSError, RuntimeError) as error:
+        print(f"udc-run: {first_line(error)}", file=sys.stderr)
         return _NOTHING_RAN
 
 
-def _main(argv: Sequence[str]) -> int:
-    model, reference, golden_path = _files(argv[1:])
-    network = NpuNetwork.load(model)
+def _run(paths: Sequence[str]) -> int:
+    model, reference, golden_path = _files(paths)
+    try:
+        network = NpuNetwork.load(model)
+    except (NpuError, OSError) as error:
+        raise DamagedFileError(model, error, "export the network anew") from error
     inputs, golden = _cases(network, golden_path)
-    if golden is None and reference is not None:
-        tflm = TflmRunner()
-        if tflm.unavailable() is None:
-            tflm.load(reference)
-            golden = tflm.run(inputs).outputs
+    if golden is None and (tflm := _tflm(reference)) is not None:
+        golden = tflm.run(inputs).outputs
     if _TRACE.value:
         print("\n".join(_trace_lines(network, reference, inputs, golden)))
     names = list(RUNNERS) if _ON.value == ["all"] else _ON.value
@@ -95,10 +100,10 @@ def _files(
         model = pathlib.Path(paths[0])
     if model is None:
         if _WORKDIR.value is None:
-            raise app.UsageError("udc-run needs the path of a model, or --workdir")
+            raise RunError("udc-run needs the path of a model, or --workdir")
         found = sorted(pathlib.Path(_WORKDIR.value).rglob("*_vela.tflite"))
         if len(found) != 1:
-            raise app.UsageError(
+            raise RunError(
                 f"--workdir should hold one *_vela.tflite. Received: {[str(p) for p in found]}"
             )
         model = found[0]
@@ -129,18 +134,28 @@ def _cases(
     names = [f"input_{i}" for i in range(len(network.inputs))]
     names += [f"output_{i}" for i in range(len(network.outputs))]
     found = _golden_arrays(golden_path)
-    missing = [name for name in names if name not in found]
+    missing = [name for name in names if name not in found or not found[name].ndim]
     if missing:
-        raise app.UsageError(f"--golden lacks {missing}. Received: {sorted(found)}")
+        raise RunError(f"--golden lacks {missing}. Received: {sorted(found)}")
     arrays = [found[name][: _COUNT.value] for name in names]
     return arrays[: len(network.inputs)], arrays[len(network.inputs) :]
 
 
 def _golden_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
+    remedy = "export the network anew, or give another --golden"
     if path.is_dir():
-        return {file.stem: np.load(file) for file in path.glob("*.npy")}
-    with np.load(path) as file:
-        return dict(file)
+        return {file.stem: _array(file, remedy) for file in sorted(path.glob("*.npy"))}
+    return read_arrays(path, remedy)
+
+
+def _array(path: pathlib.Path, remedy: str) -> np.ndarray:
+    try:
+        array = np.load(path, allow_pickle=False)
+        if not isinstance(array, np.ndarray):
+            raise ValueError("not one array")
+        return array
+    except Exception as error:  # whatever is inside the file
+        raise DamagedFileError(path, error, remedy) from error
 
 
 def _trace_lines(
@@ -152,13 +167,22 @@ def _trace_lines(
     first = [array[:1] for array in inputs]
     expected = None if golden is None else [array[:1] for array in golden]
     tensors = []
-    if reference is not None:
-        tflm = TflmRunner()
-        if tflm.unavailable() is None:
-            tflm.load(reference)
-            tensors = tflm.tensors(first)
-            expected = tflm.run(first).outputs
+    if (tflm := _tflm(reference)) is not None:
+        tensors = tflm.tensors(first)
+        expected = tflm.run(first).outputs
     return trace(network, first, tensors, expected).lines()
+
+
+def _tflm(reference: pathlib.Path | None) -> TflmRunner | None:
+    """TFLite Micro with the network before Vela, if both are there."""
+    tflm = TflmRunner()
+    if reference is None or tflm.unavailable() is not None:
+        return None
+    try:
+        tflm.load(reference)
+    except (ValueError, OSError, RuntimeError) as error:
+        raise DamagedFileError(reference, error, "export the network anew") from error
+    return tflm
 
 
 def entry_point() -> None:

@@ -20,7 +20,7 @@ from udc_tf.cost.flash import SizeModel, bytes_per_channel, operations
 from udc_tf.cost.targets import Flash
 from udc_tf.export import size_truth, vela
 from udc_tf.export.int8 import to_int8
-from udc_tf.files import replaced_atomically
+from udc_tf.files import DamagedFileError, read_json, replaced_atomically
 from udc_tf.search.extract import architecture_of
 from udc_tf.search.make import make_searchable
 from udc_tf.search.repair import Budget, extreme, repair
@@ -84,16 +84,25 @@ class SizeFit:
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "SizeFit | None":
-        """What `save` wrote; None if that was another version's."""
-        content = json.loads(pathlib.Path(path).read_text())
+        """What `save` wrote; None if that was another version's.
+
+        Raises:
+            DamagedFileError: nothing that `save` wrote.
+        """
+        path = pathlib.Path(path)
+        remedy = "remove it, and some networks are compiled anew to measure their sizes"
+        content = read_json(path, remedy)
         if content.get("format") != _FORMAT:
             return None
-        rows = (
-            Measurement(**{**row, "options": tuple(row["options"])})
-            for row in content["measurements"]
-        )
-        model = SizeModel.from_dict(content["size_model"])
-        return cls(model, content["accelerator"], tuple(rows))
+        try:
+            rows = tuple(
+                Measurement(**{**row, "options": tuple(row["options"])})
+                for row in content["measurements"]
+            )
+            model = SizeModel.from_dict(content["size_model"])
+            return cls(model, content["accelerator"], rows)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DamagedFileError(path, error, remedy) from error
 
 
 def calibrate(

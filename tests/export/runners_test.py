@@ -4,7 +4,7 @@ import pathlib
 
 import numpy as np
 import pytest
-from absl import app, flags
+from absl import flags
 from absl.testing import flagsaver
 
 import udc_tf
@@ -106,6 +106,12 @@ class TestComparison:
         assert len(lines) == 4 and lines[0].startswith("runner") and "2000.0" in lines[3]
 
 
+def _only_line(capsys) -> str:
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
 class TestUdcRun:
     @pytest.fixture(autouse=True)
     def parsed(self):
@@ -155,15 +161,41 @@ class TestUdcRun:
         assert self._main(model=str(files[1]), golden=str(tmp_path / "wrong.npz")) == 1
         assert "differ" in capsys.readouterr().out
         np.savez(tmp_path / "bad.npz", x=golden)
-        with pytest.raises(app.UsageError, match="lacks"):
-            self._main(model=str(files[1]), golden=str(tmp_path / "bad.npz"))
+        assert self._main(model=str(files[1]), golden=str(tmp_path / "bad.npz")) == 2
+        assert "--golden lacks ['input_0', 'output_0']" in capsys.readouterr().err
 
     def test_finds_the_model_in_a_work_directory(self, files, tmp_path, capsys):
         assert self._main(workdir=str(files[1].parent)) == 0
-        with pytest.raises(app.UsageError, match=r"one \*_vela\.tflite"):
-            self._main(workdir=str(tmp_path))
-        with pytest.raises(app.UsageError, match="needs the path of a model, or --workdir"):
-            self._main()
+        assert self._main(workdir=str(tmp_path)) == 2
+        assert "one *_vela.tflite" in capsys.readouterr().err
+        assert self._main() == 2
+        assert (
+            capsys.readouterr().err == "udc-run: udc-run needs the path of a model, or --workdir\n"
+        )
+
+    def test_what_is_missing_or_damaged_is_one_line(self, files, inputs, tmp_path, capsys):
+        compiled, plain = files[1], tmp_path / "net.tflite"
+        model = tmp_path / "net_vela.tflite"
+        golden = tmp_path / "golden.npz"
+        for damage in (None, b"", b"x" * 100, compiled.read_bytes()[:2000]):
+            if damage is not None:
+                model.write_bytes(damage)
+            assert self._main(model=str(model)) == 2
+            assert _only_line(capsys).startswith(f"udc-run: {model} is damaged (")
+        model.write_bytes(compiled.read_bytes())
+        plain.write_bytes(b"nothing")
+        assert self._main(model=str(model)) == 2
+        assert _only_line(capsys).startswith(f"udc-run: {plain} is damaged (")
+        for damage in (None, b"", b"PK\3\4"):
+            if damage is not None:
+                golden.write_bytes(damage)
+            assert self._main(model=str(model), golden=str(golden)) == 2
+            assert _only_line(capsys).startswith(f"udc-run: {golden} is damaged (")
+        (tmp_path / "golden").mkdir()
+        array = tmp_path / "golden" / "input_0.npy"
+        np.save(array, np.array([object()]), allow_pickle=True)
+        assert self._main(model=str(model)) == 2
+        assert _only_line(capsys).startswith(f"udc-run: {array} is damaged (")
 
     def test_nothing_that_ran_is_a_failure_of_its_own(self, files, monkeypatch, tmp_path):
         monkeypatch.setenv("PATH", str(tmp_path))

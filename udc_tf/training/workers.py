@@ -47,7 +47,11 @@ def is_chief() -> bool:
 
 def leave(code: int) -> NoReturn:
     """Ends the process. Of several workers, at once: the orderly way waits for all the others."""
-    if "cluster" in _environment():
+    try:
+        together = "cluster" in _environment()
+    except ValueError:
+        together = False  # what was wrong with it has been said
+    if together:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -171,4 +175,20 @@ class TrainsInLockstep:
 
 
 def _environment() -> dict:
-    return json.loads(os.environ.get("TF_CONFIG") or "{}")
+    """What `TF_CONFIG` says, checked here: TensorFlow would wait for workers that do not exist."""
+    text = os.environ.get("TF_CONFIG") or "{}"
+    try:
+        content = json.loads(text)
+        cluster, task = content.get("cluster", {}), content.get("task", {})
+        addresses = [address for job in cluster.values() for address in list(job)]
+        if not all(isinstance(a, str) and ":" in a for a in addresses):
+            raise ValueError("its addresses must be host:port")
+        workers = cluster.get(task.get("type", "worker"), [])
+        if cluster and not 0 <= int(task.get("index", 0)) < len(workers):
+            raise ValueError(f"task {task} is none of its cluster")
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(
+            'TF_CONFIG is to be such as {"cluster": {"worker": ["host1:12345", "host2:12345"]}, '
+            f'"task": {{"type": "worker", "index": 0}}}} ({error}). Received: {text}'
+        ) from error
+    return content
