@@ -92,7 +92,7 @@ def _files(
     """The model, what it was before Vela, and its golden inputs and outputs."""
     if len(paths) > (_MODEL.value is None):
         given = [*paths, *([f"--model={_MODEL.value}"] if _MODEL.value else [])]
-        raise app.UsageError(f"udc-run takes one model. Received: {' '.join(given)}")
+        raise RunError(f"udc-run takes one model. Received: {' '.join(given)}")
     model, reference, golden = (
         pathlib.Path(flag.value) if flag.value else None for flag in (_MODEL, _REFERENCE, _GOLDEN)
     )
@@ -108,9 +108,7 @@ def _files(
             )
         model = found[0]
     if not model.is_file():
-        raise app.UsageError(
-            f"There is no file {model}: udc-run takes the .tflite that Vela wrote."
-        )
+        raise RunError(f"There is no file {model}: udc-run takes the .tflite that Vela wrote.")
     beside = model.with_name(model.name.replace("_vela", ""))
     if reference is None and beside != model and beside.is_file():
         reference = beside

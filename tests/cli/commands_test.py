@@ -178,8 +178,11 @@ class TestWorkDir:
         work = WorkDir.open(str(tmp_path / "w"))
         sections = {"search": {"seed": 0}, "finetune": {"epochs": 1}, "export": {}}
         work.begin("search", sections, {}, "udc-search")
-        # A step that has not begun may still change.
+        work.begin("finetune", {**sections, "finetune": {"epochs": 3}}, {}, "udc-finetune")
+        work.architecture.write_text("found")
+        # A step that has left nothing may still change.
         work.begin("finetune", {**sections, "finetune": {"epochs": 2}}, {}, "udc-finetune")
+        work.network.write_text("trained")
         with pytest.raises(UsageError, match="seed: 0 there, 1 here"):
             work.begin("finetune", {**sections, "search": {"seed": 1}}, {}, "udc")
         with pytest.raises(UsageError, match="epochs: 2 there, 1 here"):

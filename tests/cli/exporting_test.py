@@ -6,14 +6,18 @@ import pytest
 from keras import layers as kl
 
 from udc_tf.cli import commands, exporting
+from udc_tf.cli.options import Options, resolve
+from udc_tf.cli.workdir import WorkDir
 
 
 @pytest.fixture
 def work(tmp_path, capsys):
     """A work directory with a network for the digits that is not compiled yet."""
     folder = tmp_path / "run"
-    _export(folder)  # makes the folder, and says that the network is missing
+    assert _export(folder) == 2 and not folder.exists()  # the network is missing
     capsys.readouterr()
+    run = resolve(Options(recipe="digits"))
+    WorkDir.open(str(folder)).begin("search", run.sections(), run.options.given(), "udc-search")
     keras.utils.set_random_seed(0)
     inputs = keras.Input((8, 8, 1))
     x = kl.GlobalAveragePooling2D()(kl.Conv2D(8, 3, activation="relu")(inputs))

@@ -10,7 +10,9 @@ import udc_tf
 from udc_tf.cli.options import Run
 from udc_tf.cli.usage import UsageError
 from udc_tf.cli.workdir import WorkDir
+from udc_tf.files import DamagedFileError
 from udc_tf.finetune.step import check_teacher
+from udc_tf.keras_files import load_model
 from udc_tf.training.training_data import fits_shape
 
 
@@ -73,9 +75,9 @@ def load_teacher(run: Run, student: keras.Model) -> keras.Model | None:
     if not os.path.isfile(path):
         raise UsageError(f"There is no file {path} for --teacher.")
     try:
-        teacher = keras.saving.load_model(path, compile=False)
-    except Exception as error:  # whatever is inside the file
-        raise UsageError(f"--teacher={path} cannot be loaded as a .keras model.") from error
+        teacher = load_model(path, "give another --teacher, or --teacher= for none")
+    except DamagedFileError as error:
+        raise UsageError(f"--teacher={path} cannot be loaded as a .keras model: {error}") from error
     try:
         check_teacher(teacher, student)
     except ValueError as error:

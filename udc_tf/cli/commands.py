@@ -1,11 +1,13 @@
 """The commands: `udc` runs all steps, the others one each."""
 
 import contextlib
+import dataclasses
 import pathlib
 import shlex
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 from absl import flags
@@ -15,6 +17,7 @@ from udc_tf.cli.flags import help_text, make_flags, options_of
 from udc_tf.cli.options import Options, Run, front_runs, resolve
 from udc_tf.cli.usage import UsageError
 from udc_tf.cli.workdir import STEPS, WorkDir
+from udc_tf.files import first_line
 from udc_tf.training.workers import Workers, leave
 
 _ABOUT = {
@@ -79,10 +82,12 @@ def main(command: str, argv: Sequence[str], say=print) -> int:
             traceback.print_exc()
         advice = "start all of them again, with the same command: they go on from the last epoch"
         return _fail(command, f"another worker is gone; {advice}", 1)
-    except (ValueError, OSError, RuntimeError) as error:
+    except Exception as error:
         if values["traceback"].value:
             traceback.print_exc()
-        return _fail(command, str(error) or type(error).__name__, 1)
+        if isinstance(error, (ValueError, OSError, RuntimeError)):
+            return _fail(command, str(error) or type(error).__name__, 1)
+        return _fail(command, f"{first_line(error)} (--traceback shows where)", 1)
 
 
 def _run(command: str, values: flags.FlagValues, line: str, say) -> int:
@@ -90,7 +95,7 @@ def _run(command: str, values: flags.FlagValues, line: str, say) -> int:
     if values["dry_run"].value:
         from udc_tf.cli.dry_run import dry_run
 
-        for name, run in _runs(options).items():
+        for name, run in _runs(options.over({})).items():
             if name:
                 say(f"{name}:")
             dry_run(run, say)
@@ -98,16 +103,22 @@ def _run(command: str, values: flags.FlagValues, line: str, say) -> int:
     workers = Workers.from_environment()
     say = say if workers.is_chief else _say_nothing
     folder = values["workdir"].value
-    # Before a folder is made for a run that cannot be; what was said there before still holds.
-    earlier = {} if folder is None else WorkDir(pathlib.Path(folder)).read_record()["options"]
+    earlier = {} if folder is None else _earlier(WorkDir.at(folder))
+    model_stored_in = None if options.model else folder
     options = options.over(earlier)
-    runs = _runs(options)
-    run = next(iter(runs.values()))
+    runs = _runs(options, model_stored_in)
     if folder is None:
         raise UsageError("--workdir=FOLDER is needed: everything is kept there.")
-    check_runs(runs, WorkDir(pathlib.Path(folder)), _STEPS_OF[command])
+    # All that can be refused is refused before anything is made or noted.
+    _check(command, runs, WorkDir.at(folder))
+    check_runs(runs, WorkDir.at(folder), _STEPS_OF[command])
+    run = next(iter(runs.values()))
     work = WorkDir.open(folder) if workers.is_chief else WorkDir(pathlib.Path(folder))
-    with work.locked() if workers.is_chief else contextlib.nullcontext():
+    with contextlib.ExitStack() as stack:
+        if workers.is_chief:
+            stack.enter_context(work.locked())
+            stack.enter_context(work.unless_refused())
+            work.remove_partials()
         if len(runs) > 1:
             return _run_front(runs, work, _STEPS_OF[command], options, line, say, workers)
         for step in _STEPS_OF[command]:
@@ -117,9 +128,38 @@ def _run(command: str, values: flags.FlagValues, line: str, say) -> int:
     return 0
 
 
-def _runs(options: Options) -> dict[str, Run]:
+def _earlier(work: WorkDir) -> dict[str, Any]:
+    """The flags that were given to this folder before, and still hold."""
+    options = work.read_record()["options"]
+    if wrong := Options.wrong(options):
+        name, value = next(iter(wrong.items()))
+        raise UsageError(
+            f"{work.record} is damaged ({name}={value!r}): restore it, or take another --workdir."
+        )
+    return options
+
+
+def _check(command: str, runs: Mapping[str, Run], work: WorkDir) -> None:
+    """Raises if the folder belongs to other runs, or lacks what the command goes on from."""
+    from udc_tf.cli.front_run import front_sections
+
+    if len(runs) > 1:
+        work.check(front_sections(runs))
+    for name, run in runs.items():
+        part = work if len(runs) == 1 else WorkDir(work.path / name)
+        part.check(run.sections())
+        if command == "udc-finetune" and not part.architecture.exists():
+            raise UsageError(f"{part.path} has no architecture yet: run udc-search there first.")
+        if command == "udc-export" and not part.network.exists():
+            raise UsageError(
+                f"{part.path} has no finetuned network yet: run udc-finetune there first."
+            )
+
+
+def _runs(options: Options, model_stored_in: str | None = None) -> dict[str, Run]:
     """The run, or the runs of several budgets by their names."""
-    return front_runs(options) if len(options.budgets()) > 1 else {"": resolve(options)}
+    runs = front_runs(options) if len(options.budgets()) > 1 else {"": resolve(options)}
+    return {n: dataclasses.replace(r, model_stored_in=model_stored_in) for n, r in runs.items()}
 
 
 def _step(step: str, run: Run, work: WorkDir, line: str, say, workers: Workers) -> None:
@@ -131,7 +171,7 @@ def _step(step: str, run: Run, work: WorkDir, line: str, say, workers: Workers) 
 
 def _run_front(runs, top: WorkDir, steps, options, line, say, workers: Workers) -> int:
     """Each budget in a folder of its own, which is a work directory like any other."""
-    from udc_tf.cli.front_run import front_sections, search_front
+    from udc_tf.cli.front_run import front_sections
 
     parts = {name: WorkDir(top.path / name) for name in runs}
     if workers.is_chief:
@@ -139,6 +179,21 @@ def _run_front(runs, top: WorkDir, steps, options, line, say, workers: Workers) 
             top.begin(step, front_sections(runs), options.given(), line)
         for part in parts.values():
             part.path.mkdir(exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        for part in parts.values() if workers.is_chief else ():
+            stack.enter_context(part.unless_refused())
+            part.remove_partials()
+        _run_parts(runs, top, parts, steps, line, say, workers)
+    if workers.is_chief:
+        for part in parts.values():
+            _report(part, say)
+        _report_front(top, tuple(runs), say)
+    return 0
+
+
+def _run_parts(runs, top: WorkDir, parts, steps, line, say, workers: Workers) -> None:
+    from udc_tf.cli.front_run import search_front
+
     workers.wait()
     for step in steps:
         for name, run in runs.items():
@@ -150,11 +205,6 @@ def _run_front(runs, top: WorkDir, steps, options, line, say, workers: Workers) 
                 _step(step, run, parts[name], line, say, workers)
         if step == "search":
             search_front(runs, top, parts, say, workers)
-    if workers.is_chief:
-        for part in parts.values():
-            _report(part, say)
-        _report_front(top, tuple(runs), say)
-    return 0
 
 
 def _search(run: Run, work: WorkDir, say, workers: Workers) -> None:

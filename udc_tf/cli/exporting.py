@@ -1,6 +1,5 @@
 """The step that compiles, and the proof that what was compiled computes the same."""
 
-import json
 import time
 from typing import Any
 
@@ -22,6 +21,7 @@ from udc_tf.cli.workdir import WorkDir
 from udc_tf.export import tflite_file
 from udc_tf.export.integer_network import Quantization
 from udc_tf.export.runners import RunnerUnavailableError, make_runner
+from udc_tf.files import DamagedFileError, read_json
 
 _DONE = "manifest.json"
 
@@ -68,8 +68,12 @@ def _probabilities(work: WorkDir) -> dict[str, dict[float, float]] | None:
     """What the search thought of its options, if it was run here."""
     if not work.probabilities.exists():
         return None
-    kept = json.loads(work.probabilities.read_text())
-    return {name: dict(zip(options, pi, strict=True)) for name, (options, pi) in kept.items()}
+    remedy = "remove it; only tightening and the report know less then"
+    kept = read_json(work.probabilities, remedy)
+    try:
+        return {name: dict(zip(options, pi, strict=True)) for name, (options, pi) in kept.items()}
+    except (TypeError, ValueError) as error:
+        raise DamagedFileError(work.probabilities, error, remedy) from error
 
 
 def _keep_tightened(run: Run, work: WorkDir, tightened: keras.Model, data, say) -> keras.Model:
@@ -146,4 +150,4 @@ def _describe(run: Run, row: dict[str, Any]) -> str:
 
 def read_manifest(work: WorkDir) -> dict[str, Any]:
     path = work.artefacts / _DONE
-    return json.loads(path.read_text()) if path.exists() else {}
+    return read_json(path, "remove it, and the same command exports anew") if path.exists() else {}

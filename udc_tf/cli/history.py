@@ -5,7 +5,7 @@ import pathlib
 
 import keras
 
-from udc_tf.files import replaced_atomically
+from udc_tf.files import read_json_lines, replaced_atomically
 
 
 class EpochLog(keras.callbacks.Callback):
@@ -16,7 +16,7 @@ class EpochLog(keras.callbacks.Callback):
         self._path = path
 
     def on_epoch_end(self, epoch, logs=None):
-        rows = [row for row in read_history(self._path) if row["epoch"] < epoch]
+        rows = [row for row in read_history(self._path) if row.get("epoch", epoch) < epoch]
         rows.append({"epoch": epoch, **{k: float(v) for k, v in (logs or {}).items()}})
         with replaced_atomically(self._path) as partial:
             partial.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -26,7 +26,7 @@ def read_history(path: pathlib.Path) -> list[dict[str, float]]:
     """One dictionary an epoch; none if there is no such file."""
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    return read_json_lines(path, "remove it; only curves of the report are lost")
 
 
 class EpochLines(keras.callbacks.Callback):

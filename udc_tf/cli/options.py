@@ -65,9 +65,32 @@ class Options:
         return () if self.flash is None else tuple(self.flash.split(","))
 
     def over(self, earlier: dict[str, Any]) -> "Options":
-        """These options, and those of `earlier` where nothing was said."""
+        """These options, and those of `earlier` where nothing was said.
+
+        A flag that is given empty takes back what was said earlier.
+
+        >>> Options(teacher="", seed=1).over({"teacher": "big.keras"}).given()
+        {'seed': 1}
+        """
         known = {f.name for f in dataclasses.fields(self)}
-        return Options(**{k: v for k, v in {**earlier, **self.given()}.items() if k in known})
+        merged = {**earlier, **self.given()}
+        return Options(**{k: v for k, v in merged.items() if k in known and v != ""})
+
+    @classmethod
+    def wrong(cls, stored: dict[str, Any]) -> dict[str, Any]:
+        """Those of stored options that no flag can have given.
+
+        >>> Options.wrong({"flash": "8KiB", "macs": 5, "seed": "x"})
+        {'seed': 'x'}
+        """
+        kinds = {f.name: f.type for f in dataclasses.fields(cls)}
+
+        def fits(name: str, value: Any) -> bool:
+            return isinstance(value, kinds[name]) or (
+                isinstance(value, int) and isinstance(0.0, kinds[name])
+            )
+
+        return {k: v for k, v in stored.items() if k in kinds and not fits(k, v)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +107,8 @@ class Run:
     seed: int
     # What was read for this run; the runs of a front share it.
     kept: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+    # The work directory that names the model, if the user did not in this call.
+    model_stored_in: str | None = None
 
     def load_data(self, download: bool = True) -> data.Dataset | data.FileDataset:
         """The data, read once for all steps of the run."""
@@ -123,7 +148,7 @@ class Run:
     def build_model(self, input_shape: tuple[int, ...], classes: int) -> keras.Model:
         keras.utils.set_random_seed(self.seed)
         if self.options.model is not None:
-            return load_model(self.options.model, input_shape, classes)
+            return load_model(self.options.model, input_shape, classes, self.model_stored_in)
         return self.recipe.model(input_shape, classes)
 
     def targets(self) -> list[Target]:

@@ -1,6 +1,7 @@
 """A user's own network: `module:function`, or a saved .keras file."""
 
 import importlib
+import importlib.machinery
 import inspect
 import os
 import sys
@@ -8,17 +9,27 @@ import traceback
 
 import keras
 
+from udc_tf import keras_files
 from udc_tf.cli.usage import UsageError
+from udc_tf.files import DamagedFileError
 from udc_tf.training.training_data import fits_shape
 
 
-def load_model(source: str, input_shape: tuple[int, ...], classes: int) -> keras.Model:
+def load_model(
+    source: str,
+    input_shape: tuple[int, ...],
+    classes: int,
+    stored_in: str | os.PathLike | None = None,
+) -> keras.Model:
     """The network that `source` names.
 
     Args:
         source: "module:function", importable from here or from the current folder, or a .keras
             file. The function is given `input_shape` and `classes`, as far as it takes them.
         input_shape, classes: of the data.
+        stored_in: the work directory that names `source`, if the user did not in this call. A
+            received folder must not choose what code runs: then the module must lie on the user's
+            own import path, which neither the current folder nor the work directory belong to.
 
     Example:
 
@@ -28,7 +39,8 @@ def load_model(source: str, input_shape: tuple[int, ...], classes: int) -> keras
     if source.endswith(".keras"):
         model = _saved(source)
     else:
-        model = _called(_function(source), source, tuple(input_shape), classes)
+        function = _function(source) if stored_in is None else _stored(source, stored_in)
+        model = _called(function, source, tuple(input_shape), classes)
     if not isinstance(model, keras.Model):
         raise UsageError(
             f"--model={source} must give a keras.Model. Received: {type(model).__name__} of "
@@ -82,20 +94,69 @@ def _saved(path: str) -> keras.Model:
     if not os.path.isfile(path):
         raise UsageError(f"There is no file {path} for --model.")
     try:
-        return keras.saving.load_model(path)
-    except Exception as error:  # whatever is inside the file
-        raise UsageError(f"--model={path} cannot be loaded: {_first_line(error)}") from error
+        return keras_files.load_model(path, "save the model anew for --model", compile=True)
+    except DamagedFileError as error:
+        raise UsageError(str(error)) from error
 
 
 def _function(source: str):
+    module_name, name = _parts(source)
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # a script of its own has only its own folder there
+    return _imported(source, module_name, name)
+
+
+def _stored(source: str, folder: str | os.PathLike):
+    module_name, name = _parts(source)
+    top, function = module_name.partition(".")[0], None
+    if top == "udc_tf":
+        function = _imported(source, module_name, name)
+    elif top not in sys.stdlib_module_names:
+        everything = sys.path
+        sys.path = own_import_path(folder)
+        try:
+            # Looked up first: an import by name would run whatever has it.
+            if importlib.machinery.PathFinder.find_spec(top, sys.path) is not None:
+                function = _imported(source, module_name, name)
+        finally:
+            sys.path = everything
+    # Nor may a folder have just any function called: one that makes a network takes one of these.
+    wanted = {"input_shape", "classes"}
+    if function is None or wanted.isdisjoint(inspect.signature(function).parameters):
+        raise UsageError(
+            f"{os.path.join(folder, 'run.json')} names the network {source}, which is code: "
+            f"if it is yours, name it yourself with --model={source}."
+        )
+    return function
+
+
+def own_import_path(folder: str | os.PathLike) -> list[str]:
+    """Where modules are looked for when a work directory names them.
+
+    Not the current folder, unless PYTHONPATH has it, and nothing in the work directory.
+    """
+    chosen = {os.path.realpath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p}
+    here, work = os.path.realpath(os.getcwd()), os.path.realpath(folder)
+    found = []
+    for entry in filter(None, sys.path):
+        place = os.path.realpath(entry)
+        inside = os.path.commonpath([place, work]) == work
+        if not inside and (place != here or place in chosen):
+            found.append(entry)
+    return found
+
+
+def _parts(source: str) -> tuple[str, str]:
     module_name, colon, name = source.partition(":")
     if not colon or not module_name or not name:
         raise UsageError(
             "--model is module:function, such as --model=mynetworks:tiny, or a .keras file. "
             f"Received: {source!r}"
         )
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # a script of its own has only its own folder there
+    return module_name, name
+
+
+def _imported(source: str, module_name: str, name: str):
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # whatever is in the user's file

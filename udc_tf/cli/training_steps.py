@@ -19,13 +19,16 @@ from udc_tf.cli.tasks import task_of
 from udc_tf.cli.usage import UsageError
 from udc_tf.cli.workdir import WorkDir, write_json
 from udc_tf.cost.targets import Flash, Target
+from udc_tf.files import replaced_atomically
 from udc_tf.finetune.run import finetune
+from udc_tf.keras_files import load_model
 from udc_tf.search.model import SearchModel
 from udc_tf.training.schedules import CosineOverRun
 from udc_tf.training.tensorboard_log import TensorBoard
 from udc_tf.training.workers import BackupByChief, Workers
 
 ALONE = Workers()
+_SCORES = ("validation_score", "test_score")
 _VALIDATIONS = 10  # of a search: each measures the batch-norm statistics anew
 
 
@@ -48,8 +51,9 @@ def make_search(run: Run, data, targets: list[Target] | None = None) -> SearchMo
 def run_search(run: Run, work: WorkDir, say=print, workers: Workers = ALONE) -> udc_tf.Architecture:
     """Searches, or reads what an earlier search found."""
     if work.architecture.exists():
+        found = load_architecture(work)
         say(f"search: done before, {work.architecture}")
-        return udc_tf.Architecture.load(work.architecture)
+        return found
     data = run.load_data()
     say(f"search: {data.describe()}")
     targets = calibrated_targets(run, work, data, say, workers)
@@ -151,10 +155,11 @@ def run_finetune(run: Run, work: WorkDir, say=print, workers: Workers = ALONE) -
     if not work.architecture.exists():
         raise UsageError(f"{work.path} has no architecture yet: run udc-search there first.")
     if work.network.exists():
+        _measure_again(run, work, say, workers)
         say(f"finetune: done before, {work.network}")
         return
     data = run.load_data()
-    architecture = udc_tf.Architecture.load(work.architecture)
+    architecture = load_architecture(work)
     recipe, task = run.recipe, task_of(run.recipe.task)
     say(f"finetune: {recipe.stages.total_epochs} epochs in stages of {recipe.stages.epochs}")
     with workers.scope():
@@ -187,12 +192,26 @@ def run_finetune(run: Run, work: WorkDir, say=print, workers: Workers = ALONE) -
         together, tiny = tiny, architecture.build()
         tiny.set_weights(together.get_weights())
     work.add_results(
-        finetune_seconds=_seconds(work, "finetune_seconds", started),
-        metric=task.metric,
-        examples={part: len(data.part(part)) for part in ("train", "validation", "test")},
-        **evaluate_parts(run, tiny, data),
+        finetune_seconds=_seconds(work, "finetune_seconds", started), **_scores(run, tiny, data)
     )
     save_network(tiny, work)
+
+
+def _measure_again(run: Run, work: WorkDir, say, workers: Workers) -> None:
+    """The scores of a finetuned network whose results are lost."""
+    results = work.read_results()
+    if workers.is_chief and not all(isinstance(results.get(n), float) for n in _SCORES):
+        say(f"finetune: {work.results} lacks the scores; measured again")
+        data = run.load_data()
+        work.add_results(**_scores(run, load_network(work), data))
+
+
+def _scores(run: Run, network: keras.Model, data) -> dict[str, Any]:
+    return {
+        "metric": task_of(run.recipe.task).metric,
+        "examples": {part: len(data.part(part)) for part in ("train", "validation", "test")},
+        **evaluate_parts(run, network, data),
+    }
 
 
 def recover(run: Run, network: keras.Model, data, say=print) -> None:
@@ -212,9 +231,8 @@ def recover(run: Run, network: keras.Model, data, say=print) -> None:
 
 
 def save_network(network: keras.Model, work: WorkDir) -> None:
-    temporary = work.network.with_name("partial.keras")
-    network.save(temporary, include_optimizer=False)
-    temporary.replace(work.network)
+    with replaced_atomically(work.network) as partial:
+        network.save(partial, include_optimizer=False)
 
 
 def evaluate_parts(run: Run, network: keras.Model, data) -> dict[str, Any]:
@@ -229,7 +247,12 @@ def evaluate_parts(run: Run, network: keras.Model, data) -> dict[str, Any]:
 
 
 def load_network(work: WorkDir) -> keras.Model:
-    return keras.saving.load_model(work.network, compile=False)
+    return load_model(work.network, "remove it, and the same command finetunes anew")
+
+
+def load_architecture(work: WorkDir) -> udc_tf.Architecture:
+    remedy = f"remove {work.architecture.name}, and the same command takes it anew from the search"
+    return udc_tf.Architecture.load(work.architecture, remedy)
 
 
 def evaluate(run: Run, model: keras.Model, batches) -> float:
