@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import stat
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,8 @@ def read_arrays(path: Path, remedy: str) -> dict[str, np.ndarray]:
         DamagedFileError: it holds something else; `remedy` says what to do then.
     """
     try:
+        if not zipfile.is_zipfile(path):
+            raise ValueError("no .npz")  # numpy would guess that it is a pickle
         with np.load(path, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
     except Exception as error:  # zip, deflate and numpy each have their own

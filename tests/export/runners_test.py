@@ -126,12 +126,12 @@ class TestUdcRun:
         assert self._main(str(files[1]), count=1) == 0
         assert "equal" in capsys.readouterr().out
         for paths, flag in (([str(files[1])] * 2, {}), ([str(files[1])], {"model": "a.tflite"})):
-            with pytest.raises(app.UsageError, match="takes one model"):
-                self._main(*paths, **flag)
+            assert self._main(*paths, **flag) == 2
+            assert "takes one model" in _only_line(capsys)
 
     def test_missing_and_damaged_files_are_told_in_a_line(self, files, tmp_path, capsys):
-        with pytest.raises(app.UsageError, match="There is no file nowhere"):
-            self._main("nowhere.tflite")
+        assert self._main("nowhere.tflite") == 2
+        assert "nowhere.tflite" in _only_line(capsys)
         (tmp_path / "cut_vela.tflite").write_bytes(files[1].read_bytes()[:200])
         assert self._main(str(tmp_path / "cut_vela.tflite")) == 2
         (tmp_path / "golden.npz").write_bytes(b"PK damaged")

@@ -148,6 +148,7 @@ def _check(command: str, runs: Mapping[str, Run], work: WorkDir) -> None:
     for name, run in runs.items():
         part = work if len(runs) == 1 else WorkDir(work.path / name)
         part.check(run.sections())
+        part.check_files()
         if command == "udc-finetune" and not part.architecture.exists():
             raise UsageError(f"{part.path} has no architecture yet: run udc-search there first.")
         if command == "udc-export" and not part.network.exists():
@@ -259,5 +260,6 @@ def _say_nothing(text: str) -> None:
 
 
 def _fail(command: str, message: str, code: int) -> int:
-    print(f"{command}: {message}", file=sys.stderr)
+    line = " ".join(part.strip() for part in message.splitlines() if part.strip())
+    print(f"{command}: {line}", file=sys.stderr)
     return code

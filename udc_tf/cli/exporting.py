@@ -21,7 +21,7 @@ from udc_tf.cli.workdir import WorkDir
 from udc_tf.export import tflite_file
 from udc_tf.export.integer_network import Quantization
 from udc_tf.export.runners import RunnerUnavailableError, make_runner
-from udc_tf.files import DamagedFileError, read_json
+from udc_tf.report.readers import read_probabilities
 
 _DONE = "manifest.json"
 
@@ -68,12 +68,8 @@ def _probabilities(work: WorkDir) -> dict[str, dict[float, float]] | None:
     """What the search thought of its options, if it was run here."""
     if not work.probabilities.exists():
         return None
-    remedy = "remove it; only tightening and the report know less then"
-    kept = read_json(work.probabilities, remedy)
-    try:
-        return {name: dict(zip(options, pi, strict=True)) for name, (options, pi) in kept.items()}
-    except (TypeError, ValueError) as error:
-        raise DamagedFileError(work.probabilities, error, remedy) from error
+    kept = read_probabilities(work.probabilities)
+    return {name: dict(zip(options, pi, strict=True)) for name, (options, pi) in kept.items()}
 
 
 def _keep_tightened(run: Run, work: WorkDir, tightened: keras.Model, data, say) -> keras.Model:
@@ -146,8 +142,3 @@ def _describe(run: Run, row: dict[str, Any]) -> str:
         count = f"{row['differs_from_tflm']} values differ from tflm"
         text += ", equal to tflm bit for bit" if same else f", {count}"
     return text
-
-
-def read_manifest(work: WorkDir) -> dict[str, Any]:
-    path = work.artefacts / _DONE
-    return read_json(path, "remove it, and the same command exports anew") if path.exists() else {}

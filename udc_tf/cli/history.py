@@ -5,7 +5,8 @@ import pathlib
 
 import keras
 
-from udc_tf.files import read_json_lines, replaced_atomically
+from udc_tf.files import replaced_atomically
+from udc_tf.report.readers import read_history
 
 
 class EpochLog(keras.callbacks.Callback):
@@ -16,17 +17,10 @@ class EpochLog(keras.callbacks.Callback):
         self._path = path
 
     def on_epoch_end(self, epoch, logs=None):
-        rows = [row for row in read_history(self._path) if row.get("epoch", epoch) < epoch]
+        rows = [row for row in read_history(self._path) if row["epoch"] < epoch]
         rows.append({"epoch": epoch, **{k: float(v) for k, v in (logs or {}).items()}})
         with replaced_atomically(self._path) as partial:
             partial.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def read_history(path: pathlib.Path) -> list[dict[str, float]]:
-    """One dictionary an epoch; none if there is no such file."""
-    if not path.exists():
-        return []
-    return read_json_lines(path, "remove it; only curves of the report are lost")
 
 
 class EpochLines(keras.callbacks.Callback):

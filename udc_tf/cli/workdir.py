@@ -19,6 +19,7 @@ from udc_tf.files import (
     refuse_links_out_of,
     replaced_atomically,
 )
+from udc_tf.report import readers
 
 STEPS = ("search", "finetune", "export")
 _FORMAT = 1
@@ -160,6 +161,10 @@ class WorkDir:
             return []
         return [WorkDir(p) for p in self.path.iterdir() if (p / "run.json").is_file()]
 
+    def check_files(self) -> None:
+        """Raises if a file that a later step or the report reads is damaged."""
+        readers.check(self.path)
+
     def check(self, sections: dict[str, Any]) -> None:
         """Raises if a step that has left something here had another configuration.
 
@@ -236,9 +241,7 @@ class WorkDir:
                 path.unlink()
 
     def read_results(self) -> dict[str, Any]:
-        if not self.results.exists():
-            return {}
-        return read_json(self.results, "remove it, and the same command measures anew")
+        return readers.read_results(self.results)
 
     def add_results(self, **results: Any) -> None:
         write_json(self.results, {**self.read_results(), **results})

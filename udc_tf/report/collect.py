@@ -9,9 +9,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from udc_tf.files import read_json, read_json_lines
+from udc_tf.files import read_json
 from udc_tf.keras_files import load_model
 from udc_tf.layers.inventory import kernel_layers
+from udc_tf.report import readers
 
 _PACKAGES = ("udc-tf", "tensorflow", "keras", "numpy", "ethos-u-vela", "tflite-micro")
 
@@ -64,13 +65,13 @@ def collect(folder: pathlib.Path) -> Facts:
     return Facts(
         folder=folder,
         run=_json(folder / "run.json"),
-        results=_json(folder / "results.json"),
+        results=readers.read_results(folder / "results.json"),
         architecture=_json(folder / "architecture.json"),
-        probabilities=_json(folder / "probabilities.json"),
-        manifest=_json(folder / "artefacts" / "manifest.json"),
-        export=_json(folder / "artefacts" / "report.json"),
-        search=_lines(folder / "search.jsonl"),
-        finetune=_lines(folder / "finetune.jsonl"),
+        probabilities=readers.read_probabilities(folder / "probabilities.json"),
+        manifest=readers.read_manifest(folder / "artefacts" / "manifest.json"),
+        export=readers.read_export_report(folder / "artefacts" / "report.json"),
+        search=readers.read_history(folder / "search.jsonl"),
+        finetune=readers.read_history(folder / "finetune.jsonl"),
         weights=weight_rows(folder / "network.keras"),
     )
 
@@ -119,8 +120,4 @@ def versions() -> dict[str, str]:
 
 
 def _json(path: pathlib.Path) -> dict[str, Any]:
-    return read_json(path, "remove it; the report does without") if path.exists() else {}
-
-
-def _lines(path: pathlib.Path) -> list[dict[str, float]]:
-    return read_json_lines(path, "remove it; the report does without") if path.exists() else []
+    return read_json(path, "there is no report without it") if path.exists() else {}
