@@ -180,6 +180,18 @@ class TestFinishedRun:
         assert _run("udc", f"--workdir={tmp_path / 'w'}") == (0, [])
         assert (tmp_path / "w" / "report.html").stat().st_size
 
+    def test_a_manifest_that_lists_files_elsewhere(self, runs, tmp_path):
+        work, outside = tmp_path / "w", tmp_path / "outside"
+        outside.write_text("untouched")
+        shutil.copytree(runs / "whole", work)
+        manifest = json.loads((work / "artefacts" / "manifest.json").read_text())
+        for name in ("../../outside", str(outside)):
+            manifest["files"][name] = {"bytes": 1, "sha256": "0"}
+        (work / "artefacts" / "manifest.json").write_text(json.dumps(manifest))
+        assert _run("udc", f"--workdir={work}")[0] in (0, 1)
+        assert outside.read_text() == "untouched"
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["outside", "w"]
+
     @pytest.mark.parametrize("damage", [_empty, _truncated, _wrong_type])
     def test_damage_is_refused_and_not_passed_over(self, runs, tmp_path, damage):
         for name in ("run.json", "architecture.json", "architecture.npz", "network.keras"):

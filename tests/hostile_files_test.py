@@ -230,6 +230,15 @@ class TestKerasDescriptions:
             load_model(str(path), (8, 8, 1), 10)
         assert not sentinel.exists() and "hostile_layers" not in sys.modules
 
+    def test_files_that_would_be_unpacked_elsewhere(self, tmp_path):
+        path = tmp_path / "plain.keras"
+        _plain_model().save(path)
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.writestr("../outside", "overwritten")
+        with pytest.raises(UsageError, match=r"'\.\./outside' is no part"):
+            load_model(str(path), (8, 8, 1), 10)
+        assert not (tmp_path.parent / "outside").exists()
+
     def test_a_saved_lambda(self, tmp_path):
         x = keras.Input((4,))
         model = keras.Model(x, keras.layers.Lambda(lambda v: v * 2)(x))

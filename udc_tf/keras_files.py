@@ -25,6 +25,7 @@ _ROOMS = frozenset(
 _VALUES = frozenset(
     {"__keras_tensor__", "__tensor__", "__numpy__", "__bytes__", "__ellipsis__", "__slice__"}
 )
+_MEMBERS = frozenset({"metadata.json", "config.json", "model.weights.h5"})
 # They carry code, or read other files than the one they are in.
 _REFUSED = frozenset(
     {
@@ -66,6 +67,8 @@ def load_model(path: str | os.PathLike, remedy: str, compile: bool = False) -> k
     """
     try:
         with zipfile.ZipFile(path) as archive:
+            if strange := {*archive.namelist()} - _MEMBERS:
+                raise UntrustedModelError(f"{min(strange)!r} is no part of such a file")
             check_config(json.loads(archive.read("config.json")))
         return keras.saving.load_model(path, compile=compile, safe_mode=True)
     except Exception as error:  # whatever is inside the file

@@ -194,6 +194,7 @@ def run_finetune(run: Run, work: WorkDir, say=print, workers: Workers = ALONE) -
     work.add_results(
         finetune_seconds=_seconds(work, "finetune_seconds", started), **_scores(run, tiny, data)
     )
+    work.forget_results("verification")  # of another network, if there is one
     save_network(tiny, work)
 
 

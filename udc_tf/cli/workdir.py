@@ -243,6 +243,11 @@ class WorkDir:
     def read_results(self) -> dict[str, Any]:
         return readers.read_results(self.results)
 
+    def forget_results(self, *names: str) -> None:
+        """What these results were of is there no longer."""
+        kept = {n: v for n, v in self.read_results().items() if n not in names}
+        write_json(self.results, kept)
+
     def add_results(self, **results: Any) -> None:
         write_json(self.results, {**self.read_results(), **results})
 
