@@ -50,7 +50,7 @@ def runs(tmp_path_factory):
         patch.setattr(page, "_png", lambda figure: b"drawn")  # figures are made, not painted
         lines = training_steps._lines
         with pytest.MonkeyPatch.context() as stop:
-            stop.setattr(training, "_lines", lambda *a: [*lines(*a), *_stops(a[0])])
+            stop.setattr(training_steps, "_lines", lambda *a: [*lines(*a), *_stops(a[0])])
             assert _run("udc", *_FLAGS, "--workdir=half")[0] == 130
         shutil.copytree("half", "whole")
         assert _run("udc", *_FLAGS, "--workdir=whole") == (0, [])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import udc_tf
-from udc_tf import files, keras_files
+from udc_tf import files, saved_models
 from udc_tf.cli import commands, own_model
 from udc_tf.cli.options import Options, resolve
 from udc_tf.cli.own_model import load_model
@@ -218,8 +218,8 @@ class TestKerasDescriptions:
         _module(tmp_path, "hostile_layers", sentinel)
         monkeypatch.syspath_prepend(str(tmp_path))
         config = _config_with(part)
-        with pytest.raises(keras_files.UntrustedModelError):
-            keras_files.build_model(config)
+        with pytest.raises(saved_models.UntrustedModelError):
+            saved_models.build_model(config)
         path = tmp_path / "hostile.keras"
         _plain_model().save(tmp_path / "plain.keras")
         with zipfile.ZipFile(tmp_path / "plain.keras") as good, zipfile.ZipFile(path, "w") as bad:
@@ -250,7 +250,7 @@ class TestKerasDescriptions:
         deep: dict = {}
         for _ in range(100_000):
             deep = {"config": deep}
-        keras_files.check_config(deep)
+        saved_models.check_config(deep)
 
     def test_what_is_registered_loads(self, tmp_path):
         @keras.saving.register_keras_serializable("hostile_files_test")
@@ -260,7 +260,7 @@ class TestKerasDescriptions:
         x = keras.Input((4,))
         path = tmp_path / "own.keras"
         keras.Model(x, keras.layers.Dense(2, activation=doubled)(x)).save(path)
-        assert keras_files.load_model(path, "save it anew").layers[1].activation is doubled
+        assert saved_models.load_model(path, "save it anew").layers[1].activation is doubled
 
 
 class TestArchitecture:

@@ -150,10 +150,10 @@ class TestChief:
     @pytest.mark.parametrize(
         "cluster, task, chief",
         [
-            ({"worker": ["a", "b"]}, {"type": "worker", "index": 0}, True),
-            ({"worker": ["a", "b"]}, {"type": "worker", "index": 1}, False),
-            ({"chief": ["a"], "worker": ["b"]}, {"type": "chief", "index": 0}, True),
-            ({"chief": ["a"], "worker": ["b"]}, {"type": "worker", "index": 0}, False),
+            ({"worker": ["a:1", "b:1"]}, {"type": "worker", "index": 0}, True),
+            ({"worker": ["a:1", "b:1"]}, {"type": "worker", "index": 1}, False),
+            ({"chief": ["a:1"], "worker": ["b:1"]}, {"type": "chief", "index": 0}, True),
+            ({"chief": ["a:1"], "worker": ["b:1"]}, {"type": "worker", "index": 0}, False),
         ],
     )
     def test_one_of_them_is(self, cluster, task, chief, monkeypatch):

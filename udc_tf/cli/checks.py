@@ -12,7 +12,7 @@ from udc_tf.cli.usage import UsageError
 from udc_tf.cli.workdir import WorkDir
 from udc_tf.files import DamagedFileError
 from udc_tf.finetune.step import check_teacher
-from udc_tf.keras_files import load_model
+from udc_tf.saved_models import load_model
 from udc_tf.training.training_data import fits_shape
 
 

@@ -9,7 +9,7 @@ import traceback
 
 import keras
 
-from udc_tf import keras_files
+from udc_tf import saved_models
 from udc_tf.cli.usage import UsageError
 from udc_tf.files import DamagedFileError
 from udc_tf.training.training_data import fits_shape
@@ -94,7 +94,7 @@ def _saved(path: str) -> keras.Model:
     if not os.path.isfile(path):
         raise UsageError(f"There is no file {path} for --model.")
     try:
-        return keras_files.load_model(path, "save the model anew for --model", compile=True)
+        return saved_models.load_model(path, "save the model anew for --model", compile=True)
     except DamagedFileError as error:
         raise UsageError(str(error)) from error
 

@@ -21,7 +21,7 @@ from udc_tf.cli.workdir import WorkDir, write_json
 from udc_tf.cost.targets import Flash, Target
 from udc_tf.files import replaced_atomically
 from udc_tf.finetune.run import finetune
-from udc_tf.keras_files import load_model
+from udc_tf.saved_models import load_model
 from udc_tf.search.model import SearchModel
 from udc_tf.training.schedules import CosineOverRun
 from udc_tf.training.tensorboard_log import TensorBoard

@@ -14,7 +14,7 @@ from udc_tf.compact.build import Compactor, Configuration, LayerChoice
 from udc_tf.files import DamagedFileError, read_arrays, read_json, replaced_atomically
 from udc_tf.graph.channel_groups import ChannelGroups
 from udc_tf.graph.trace import trace
-from udc_tf.keras_files import build_model, check_config
+from udc_tf.saved_models import build_model, check_config
 
 _FORMAT = 1
 _REMEDY = "save the architecture anew"

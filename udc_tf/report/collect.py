@@ -10,9 +10,9 @@ import keras
 import numpy as np
 
 from udc_tf.files import read_json
-from udc_tf.keras_files import load_model
 from udc_tf.layers.inventory import kernel_layers
 from udc_tf.report import readers
+from udc_tf.saved_models import load_model
 
 _PACKAGES = ("udc-tf", "tensorflow", "keras", "numpy", "ethos-u-vela", "tflite-micro")
 

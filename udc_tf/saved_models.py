@@ -81,7 +81,7 @@ def check_config(config: Any) -> None:
     >>> check_config(keras.saving.serialize_keras_object(keras.layers.Dense(3)))
     >>> check_config({"module": "os", "class_name": "function", "config": "system"})
     Traceback (most recent call last):
-    udc_tf.keras_files.UntrustedModelError: os.system is not a part of Keras, nor registered here
+    udc_tf.saved_models.UntrustedModelError: os.system is not a part of Keras, nor registered here
     """
     # Without recursion: a hostile file may nest as deep as it likes.
     waiting = [config]
