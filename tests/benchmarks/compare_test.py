@@ -12,6 +12,7 @@ import types
 import keras
 import numpy as np
 import pytest
+from benchmarks.compare_methods import INT8, uniform_options
 
 import udc_tf
 from benchmarks import (
@@ -26,8 +27,6 @@ from benchmarks import (
     compare_sizing,
     compare_tfmot,
 )
-from benchmarks.compare_methods import INT8, uniform_options
-from tests.support.paths import ROOT
 from udc_tf.models import ds_cnn, resnet8
 from udc_tf.models.data import digits
 

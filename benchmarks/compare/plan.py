@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from benchmarks import compare_tfmot
 from benchmarks.compare_methods import INT8, RECIPES, STRENGTHS, UNIFORM, uniform_setting
 from benchmarks.compare_rows import Row, Run
+
+from benchmarks import compare_tfmot
 
 METHODS = ("udc", "uniform", "int8_width", "int8_full", "random", "tfmot", "dnas")
 FEW, MANY = 3, 10  # random trials: times UDC's cost

@@ -10,11 +10,11 @@ import pathlib
 from collections.abc import Sequence
 
 import keras
+from benchmarks.compare_data import Task
+from benchmarks.compare_methods import INT8, Stopwatch, int8_accuracies, parse_uniform
 
 import udc_tf
 from benchmarks import compare_data
-from benchmarks.compare_data import Task
-from benchmarks.compare_methods import INT8, Stopwatch, int8_accuracies, parse_uniform
 from udc_tf.cli.commands import main as udc
 from udc_tf.cli.workdir import WorkDir
 from udc_tf.compact.build import Compactor, Configuration, LayerChoice

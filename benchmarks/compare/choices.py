@@ -28,13 +28,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import numpy as np
 from absl import app, flags
-
-import udc_tf
-from benchmarks import compare_data
 from benchmarks.compare_data import Task
 from benchmarks.compare_methods import Stopwatch, proposed, searched, trained_and_deployed
 from benchmarks.compare_rows import Row, Rows, Run
 from benchmarks.compare_sizing import SPACE, Bench, statistics_batches
+
+import udc_tf
+from benchmarks import compare_data
 from udc_tf.files import replaced_atomically
 from udc_tf.models import data as data_sets
 from udc_tf.search.extract import architecture_of, chosen_options

@@ -18,11 +18,11 @@ from collections.abc import Callable
 import keras
 import keras_tuner
 from absl import app, flags
-
-from benchmarks import compare_data
 from benchmarks.compare_methods import random_trial
 from benchmarks.compare_rows import Row, Rows, Run
 from benchmarks.compare_sizing import Bench
+
+from benchmarks import compare_data
 
 _LARGEST_DRAW = 2**31 - 1
 

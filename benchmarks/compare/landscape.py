@@ -13,10 +13,10 @@ import json
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-
-from benchmarks.compare import RESULTS
 from benchmarks.compare_methods import parse_uniform
 from benchmarks.compare_rows import Row
+
+from benchmarks.compare import RESULTS
 from udc_tf.files import replaced_atomically
 
 _METHODS = ("uniform", "int8_full", "udc", "dnas")

@@ -31,13 +31,13 @@ from collections.abc import Sequence
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from absl import app, flags, logging
-
-from benchmarks import compare_data, compare_full, compare_report
 from benchmarks.compare_methods import RECIPES, perform, random_trial
 from benchmarks.compare_plan import FIRST_SEED, METHODS, plan
 from benchmarks.compare_rows import Row, Rows, Run
 from benchmarks.compare_sizing import Bench
 from benchmarks.compare_tuner import run_trials
+
+from benchmarks import compare_data, compare_full, compare_report
 from udc_tf.export.size_calibration import DEFAULT_CONFIGURATIONS
 
 RESULTS = pathlib.Path(__file__).with_suffix(".json")

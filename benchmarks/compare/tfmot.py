@@ -9,12 +9,12 @@ import sys
 import tempfile
 
 import numpy as np
-
-import udc_tf
 from benchmarks.compare_data import Task
 from benchmarks.compare_methods import Stopwatch, channels_of, int8_accuracies, widest_uniform
 from benchmarks.compare_rows import Row, Run
 from benchmarks.compare_sizing import Bench
+
+import udc_tf
 from udc_tf.models import resnet8
 
 SPARSITIES = (0.5, 0.75)

@@ -5,11 +5,11 @@ import pathlib
 from collections.abc import Mapping
 
 import numpy as np
-
-from benchmarks import compare_plan
 from benchmarks.compare_methods import INT8, RECIPES
 from benchmarks.compare_plan import FEW, FIRST_SEED, MANY, SEARCHES, SETTINGS, chosen, stored_as
 from benchmarks.compare_rows import Row, Run
+
+from benchmarks import compare_plan
 from udc_tf.files import replaced_atomically
 
 _SEEDS = range(16)

@@ -20,8 +20,6 @@ from typing import Any
 
 import keras
 import numpy as np
-
-import udc_tf
 from benchmarks.compare_data import Task
 from benchmarks.compare_rows import Row, Run
 from benchmarks.compare_sizing import (
@@ -32,7 +30,8 @@ from benchmarks.compare_sizing import (
     sized,
     statistics_batches,
 )
-from udc_tf.cost.priced_network import Plan
+
+import udc_tf
 from udc_tf.export import tflite_file
 from udc_tf.export.errors import BudgetError
 from udc_tf.export.integer_network import Quantization
