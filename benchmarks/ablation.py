@@ -3,8 +3,8 @@
     python -m benchmarks.ablation                        # runs what is missing, then reports
     python -m benchmarks.ablation --only_report
 
-Fashion-MNIST at 14x14 with compare.py's network, its middle budget. Every run adds its row to
-ablation.json; ablation.md is the report, with figures beside it:
+Fashion-MNIST at 14x14 with the comparison's network, its middle budget. Every run adds its row
+to results/ablation.json; ablation.md is the report, with figures beside it:
 
 - parts: the search without one part or another. E(argmax) / e* before the repair, accuracy of the
   most likely configuration inside the shared weights, and after repair and a short finetuning.
@@ -15,26 +15,24 @@ ablation.json; ablation.md is the report, with figures beside it:
 """
 
 import functools
-import os
 import pathlib
-import time
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
 import numpy as np
 import tensorflow as tf
-from absl import app, flags
+from absl import flags
 
 import udc_tf
-from benchmarks import ablation_report, compare_data
-from benchmarks.compare_methods import Stopwatch, deployed, proposed, searched
-from benchmarks.compare_rows import Row, Rows, Run
-from benchmarks.compare_sizing import SPACE, Bench
-from udc_tf.compact.build import Configuration, LayerChoice
+from benchmarks import ablation_report, harness
+from benchmarks.compare import tasks
+from benchmarks.compare.methods import deployed, proposed, searched
+from benchmarks.compare.runs import Run
+from benchmarks.compare.sizing import SPACE, Bench
+from benchmarks.harness import Row, Rows, Stopwatch
+from benchmarks.networks import uniform_compact
+from udc_tf.models import resnet8
 from udc_tf.search import decisions
 
-RESULTS = pathlib.Path(__file__).with_suffix(".json")
 _ONE = {"samples": 1}
 _NO_REJECTION = {"rejection": False}
 _NO_PROJECTION = {"projection": False}
@@ -76,7 +74,7 @@ def part(bench: Bench, run: Run, finetune_epochs: int) -> Row:
     task, target = bench.task, bench.target(run.budget)
     watch = Stopwatch()  # without the size fit, if one was made just now
     search, found = searched(task, target, settings_of(run.setting, run.seed), run.epochs)
-    found["search_cpu_seconds"] = watch.read()[0]
+    found["search_cpu_seconds"] = watch.read().cpu
     shared = search.evaluate(*task.validation, batch_size=500, verbose=0, return_dict=True)
     found["shared_accuracy"] = round(float(shared["accuracy"]), 4)
     tiny = proposed(search, task, target).build()
@@ -89,27 +87,17 @@ def part(bench: Bench, run: Run, finetune_epochs: int) -> Row:
         verbose=0,
     )
     found |= deployed(tiny, task, target)
-    return {**found, "finetune_epochs": finetune_epochs, "cpu_seconds": watch.read()[0]}
+    return {**found, "finetune_epochs": finetune_epochs, "cpu_seconds": watch.read().cpu}
 
 
 def number_format(bench: Bench, run: Run) -> Row:
     """A half-wide network of few non-zeros, trained from scratch in one number format."""
-    from udc_tf.compact.build import Compactor
-    from udc_tf.graph.channel_groups import ChannelGroups
-    from udc_tf.graph.trace import trace
-    from udc_tf.models import resnet8
-
     name, bits, density = run.setting.split(", ")
     watch = Stopwatch()
     keras.utils.set_random_seed(run.seed)
     half = tuple(max(2, f // 2) for f in bench.task.filters)
-    graph = trace(resnet8(bench.task.input_shape, 10, half))
-    kinds = (keras.layers.Conv2D, keras.layers.Dense)
-    kernels = [n.name for n in graph.nodes if isinstance(n.layer, kinds)]
-    choice = LayerChoice(int(bits.split()[0]), float(density.rstrip("%")) / 100)
-    layers = dict.fromkeys(kernels[1:-1], choice)
-    layers |= {k: LayerChoice(8, 1.0) for k in (kernels[0], kernels[-1])}
-    tiny = Compactor(graph, ChannelGroups(graph), Configuration(layers=layers)).build()
+    model = resnet8(bench.task.input_shape, 10, half)
+    tiny = uniform_compact(model, int(bits.split()[0]), float(density.rstrip("%")) / 100)
     stages = udc_tf.Stages(epochs=run.epochs, number_format=FORMATS[name])
     udc_tf.finetune(
         tiny,
@@ -122,7 +110,7 @@ def number_format(bench: Bench, run: Run) -> Row:
     accuracy = tiny.evaluate(*bench.task.test, batch_size=500, verbose=0, return_dict=True)
     return {
         "test_accuracy": round(float(accuracy["accuracy"]), 4),
-        "cpu_seconds": watch.read()[0],
+        "cpu_seconds": watch.read().cpu,
     }
 
 
@@ -186,32 +174,27 @@ def plan(seeds, epochs: int, images: int, budget: int):
                     yield Run("fashion", "format", setting, None, seed, epochs, images)
 
 
-def main(_) -> None:
+def run(rows: Rows) -> str:
     given = flags.FLAGS
     cache = pathlib.Path(given.cache).expanduser()
-    rows = Rows(pathlib.Path(given.results), cache / "locks")
-    began, limit = time.monotonic(), given.max_minutes
     bench = functools.cache(
-        lambda: Bench(compare_data.load("fashion", given.images, cache), cache, given.size_compiles)
+        lambda: Bench(tasks.load("fashion", given.images, cache), cache, given.size_compiles)
     )
     work = {
         "part": functools.partial(part, finetune_epochs=given.finetune_epochs),
         "variance": gradient_variance,
         "format": number_format,
     }
-    budget = given.budget or compare_data.BUDGETS["fashion"][1]
-    seeds = [int(s) for s in given.seeds]
-    for run in plan(seeds, given.epochs, given.images, budget):
-        late = limit is not None and time.monotonic() - began > 60 * limit
-        if given.only_report or late or run.method not in given.figures or run.key in rows.read():
-            continue
-        if claim := rows.claim(run):
-            with claim:
-                keras.utils.clear_session()
-                row = work[run.method](bench(), run)
-                rows.add(run, row)
-                print(run.key, row, flush=True)
-    print(ablation_report.write(rows.read(), rows.path, pathlib.Path(given.compared)))
+
+    def perform(one: Run) -> Row:
+        keras.utils.clear_session()
+        return one.row(work[one.method](bench(), one))
+
+    budget = given.budget or tasks.BUDGETS["fashion"][1]
+    for one in plan([int(s) for s in given.seeds], given.epochs, given.images, budget):
+        if one.method in given.figures:
+            rows.once(one.key, functools.partial(perform, one))
+    return ablation_report.write_report(rows.read(), rows.path, pathlib.Path(given.compared))
 
 
 if __name__ == "__main__":
@@ -220,13 +203,10 @@ if __name__ == "__main__":
     flags.DEFINE_integer("epochs", 4, "Of the search, and of the number format's runs.")
     flags.DEFINE_integer("finetune_epochs", 3, "After the search.")
     flags.DEFINE_integer("images", 8_000, "To train on.")
-    flags.DEFINE_integer("budget", None, "Bytes; compare.py's middle one by default.")
+    flags.DEFINE_integer("budget", None, "Bytes; the comparison's middle one by default.")
     flags.DEFINE_integer("size_compiles", 16, "Networks that the size fit compiles.")
-    flags.DEFINE_string("results", str(RESULTS), "The rows; report and figures go beside it.")
     flags.DEFINE_string(
-        "compared", str(RESULTS.with_name("compare.json")), "Rows of compare.py, for random search."
+        "compared", str(harness.RESULTS / "compare.json"), "The comparison's rows: random search."
     )
-    flags.DEFINE_string("cache", "~/.cache/udc_tf/compare", "As for compare.py.")
-    flags.DEFINE_float("max_minutes", None, "No run begins after that.")
-    flags.DEFINE_bool("only_report", False, "No runs.")
-    app.run(main)
+    flags.DEFINE_string("cache", tasks.CACHE, "As for the comparison.")
+    harness.main(run, "ablation")

@@ -1,38 +1,31 @@
 """The ablation's tables and figures, from its rows."""
 
 import collections
-import json
 import pathlib
 from collections.abc import Mapping
 
 import numpy as np
 
-from benchmarks.compare_rows import Row
-from udc_tf.files import replaced_atomically
+from benchmarks import step_overhead
+from benchmarks.harness import RESULTS, Row, Rows, mean_and_deviation, picture, table, write
 
 PERMUTATIONS = 100
-_STEP_OVERHEAD = pathlib.Path(__file__).with_name("step_overhead.json")
 _COLOURS = ("#0b69a3", "#de6a26", "#2f8132", "#8f4199", "#9aa5b1", "#c9a227")
 
 
-def write(rows: Mapping[str, Row], path: pathlib.Path, compared: pathlib.Path) -> str:
+def write_report(rows: Mapping[str, Row], path: pathlib.Path, compared: pathlib.Path) -> str:
     """Writes the .md and the figures beside the rows; returns the text."""
-    others = json.loads(compared.read_text()) if compared.is_file() else {}
     pieces = [
-        "# Ablation\n\nMade by `python -m benchmarks.ablation --only_report "
-        f"--compared={compared.parent.name}/{compared.name}`. Fashion-MNIST at "
-        "14x14; epochs, seeds and seconds of every run are in "
-        f"`{path.name}`.",
+        f"# Ablation\n\nMade by `python -m benchmarks.ablation --only_report` from `{path.name}`, "
+        "which has the epochs, seed and seconds of every run. Fashion-MNIST at 14x14.",
         parts_table(rows),
-        random_text(others, path, compared.name),
+        random_text(Rows(compared).read(), path, compared.name),
         format_text(rows, path),
         variance_text(rows, path),
         cost_text(),
     ]
-    text = "\n\n".join(p for p in pieces if p) + "\n"
-    with replaced_atomically(path.with_suffix(".md")) as partial:
-        partial.write_text(text)
-    return text
+    text = "\n\n".join(p.rstrip() for p in pieces if p) + "\n"
+    return write(path.with_suffix(".md"), text)
 
 
 def _grouped(rows, method: str) -> dict[str, list[Row]]:
@@ -44,31 +37,29 @@ def _grouped(rows, method: str) -> dict[str, list[Row]]:
 
 
 def _mean(found: list[Row], name: str, scale: float = 1.0, digits: int = 2) -> str:
-    values = scale * np.array([r[name] for r in found if r.get(name) is not None], float)
-    if not len(values):
-        return "-"
-    spread = f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
-    return f"{values.mean():.{digits}f}{spread}"
+    values = [r[name] for r in found if r.get(name) is not None]
+    return mean_and_deviation(values, scale, digits) if values else "-"
 
 
 def parts_table(rows) -> str:
     groups = _grouped(rows, "part")
     if not groups:
         return ""
-    lines = [
-        "## Parts of the search\n",
-        "| search | E(argmax) / e* before repair | within the budget before repair "
-        "| shared weights, validation % | finetuned, test % | n | search, processor seconds |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    head = (
+        *("search", "E(argmax) / e* before repair", "within the budget before repair"),
+        *("shared weights, validation %", "finetuned, test %", "n", "search, processor seconds"),
+    )
+    lines = []
     for name, found in groups.items():
         met = sum(r["met_before_repair"] for r in found)
         lines.append(
-            f"| {name} | {_mean(found, 'argmax_ratio', digits=3)} | {met} of {len(found)} "
-            f"| {_mean(found, 'shared_accuracy', 100)} | {_mean(found, 'test_accuracy', 100)} "
-            f"| {len(found)} | {_mean(found, 'search_cpu_seconds', digits=0)} |"
+            (
+                *(name, _mean(found, "argmax_ratio", digits=3), f"{met} of {len(found)}"),
+                *(_mean(found, "shared_accuracy", 100), _mean(found, "test_accuracy", 100)),
+                *(len(found), _mean(found, "search_cpu_seconds", digits=0)),
+            )
         )
-    return "\n".join(lines)
+    return f"## Parts of the search\n\n{table(head, lines)}"
 
 
 def best_so_far(validation: np.ndarray, test: np.ndarray, seed: int = 0) -> np.ndarray:
@@ -103,7 +94,7 @@ def random_text(rows, path: pathlib.Path, source: str) -> str:
         return np.array([row.get(f"{part}_accuracy", 0.0) for row in trials[place]])
 
     def draw(axes):
-        for axis, data in zip(axes, dict.fromkeys(data for data, _ in places), strict=True):
+        for axis, data in zip(axes[0], dict.fromkeys(data for data, _ in places), strict=True):
             here = [place for place in places if place[0] == data]
             for colour, place in zip(_COLOURS, here, strict=False):
                 curve = best_so_far(accuracies(place, "validation"), accuracies(place, "test"))
@@ -113,10 +104,10 @@ def random_text(rows, path: pathlib.Path, source: str) -> str:
                     axis.plot(1, 100 * np.mean(udc[place]), "*", color=colour, markersize=10)
             axis.set(title=data, xlabel="trials, each as long as a run of UDC")
             axis.legend()
-        axes[0].set(ylabel="test accuracy, %")
+        axes[0, 0].set(ylabel="test accuracy, %")
 
     panels = len({data for data, _ in places})
-    name = _figure(draw, path, "random", panels)
+    name = picture(_figure(path, "random"), draw, (1, panels))
     said = (
         f"The runs of `{source}`, permuted {PERMUTATIONS} times: the best of so many trials "
         "(lines), UDC at its cost (stars)."
@@ -134,7 +125,8 @@ def format_text(rows, path: pathlib.Path) -> str:
         scores = [100 * r["test_accuracy"] for r in found]
         curves[name, bits].append((float(density.rstrip("%")), np.mean(scores), np.std(scores)))
 
-    def draw(axis):
+    def draw(axes):
+        axis = axes[0, 0]
         colours = dict(zip(dict.fromkeys(bits for _, bits in curves), _COLOURS, strict=False))
         for (name, bits), points in curves.items():
             x, y, spread = zip(*sorted(points), strict=True)
@@ -152,7 +144,7 @@ def format_text(rows, path: pathlib.Path) -> str:
         axis.minorticks_off()
         axis.legend()
 
-    return f"## Number format\n\n![number format]({_figure(draw, path, 'format')})"
+    return f"## Number format\n\n![number format]({picture(_figure(path, 'format'), draw)})"
 
 
 def variance_text(rows, path: pathlib.Path) -> str:
@@ -165,7 +157,8 @@ def variance_text(rows, path: pathlib.Path) -> str:
         samples, tau = name.split(" samples, tau ")
         curves[tau].append((int(samples), value))
 
-    def draw(axis):
+    def draw(axes):
+        axis = axes[0, 0]
         for colour, (tau, points) in zip(_COLOURS, curves.items(), strict=False):
             x, y = zip(*sorted(points), strict=True)
             axis.plot(x, y, marker="o", color=colour, label=f"temperature {tau}")
@@ -180,36 +173,17 @@ def variance_text(rows, path: pathlib.Path) -> str:
         axis.minorticks_off()
         axis.legend()
 
-    return f"## Gradient variance\n\n![gradient variance]({_figure(draw, path, 'variance')})"
+    name = picture(_figure(path, "variance"), draw)
+    return f"## Gradient variance\n\n![gradient variance]({name})"
 
 
 def cost_text() -> str:
-    if not _STEP_OVERHEAD.is_file():
+    rows = Rows(RESULTS / "step_overhead.json").read()
+    if not rows:
         return ""
-    lines = [
-        "## Cost of a search step\n",
-        "In steps of plain training, from `step_overhead.json`.\n",
-        "| network | processor time | wall time |",
-        "|---|---|---|",
-    ]
-    for name, row in json.loads(_STEP_OVERHEAD.read_text()).items():
-        cpu, wall = row["search / plain (CPU, wall)"]
-        lines.append(f"| {name} | {cpu:.2f} | {wall:.2f} |")
-    return "\n".join(lines)
+    said = "Ratios of seconds, from `step_overhead.json`."
+    return f"## Cost of a search step\n\n{said}\n\n{step_overhead.report(rows)}"
 
 
-def _figure(draw, path: pathlib.Path, kind: str, panels: int | None = None) -> str:
-    """Draws on an axis, or a list of so many panels, beside the rows; returns the file's name."""
-    from udc_tf.report.style import WIDTH, styled  # chooses matplotlib's backend
-
-    picture = path.with_name(f"{path.stem}_{kind}.png")
-    with styled():
-        import matplotlib.pyplot as plt
-
-        figure, axes = plt.subplots(1, panels or 1, figsize=(WIDTH, 3.2), squeeze=False)
-        draw(axes[0, 0] if panels is None else axes[0])
-        figure.tight_layout()
-        with replaced_atomically(picture) as partial:
-            figure.savefig(partial, format="png")
-        plt.close(figure)
-    return picture.name
+def _figure(path: pathlib.Path, kind: str) -> pathlib.Path:
+    return path.with_name(f"{path.stem}_{kind}.png")

@@ -1,38 +1,28 @@
 """Does every compiled file fit its budget, and how much of the budget does it use?
 
-    python benchmarks/export_budgets.py
+    python -m benchmarks.export_budgets
 
 Twenty cases of network, budget and seed on the embedded digits, each the whole way as `udc` goes
 it, but short: the size model is calibrated on 8 networks, the search runs for 60 steps, finetuning
-for 45, then the network is exported with its budget. Resumes case by case; calibrations are kept in
---workdir.
+for 45, then the network is exported with its budget. Calibrations are kept in --workdir.
 """
 
-import json
+import functools
 import pathlib
 import tempfile
+from collections.abc import Mapping
 
 import keras
 import numpy as np
-from absl import app, flags, logging
+from absl import flags, logging
 
 import udc_tf
 import udc_tf.export
-from udc_tf import models
-from udc_tf.files import replaced_atomically
-from udc_tf.models.data.digits import digits
-from udc_tf.search.make import reachable_range
+from benchmarks import harness
+from benchmarks.data import scaled_digits
+from benchmarks.harness import Row, Rows
+from benchmarks.networks import DIGIT_NETWORKS, budget_between
 
-_WORKDIR = flags.DEFINE_string(
-    "workdir",
-    str(pathlib.Path(tempfile.gettempdir(), "udc_export_budgets")),
-    "Where calibrations and artefacts are kept.",
-)
-NETWORKS = {
-    "small_cnn": lambda: models.small_cnn((8, 8, 1), 10),
-    "resnet8": lambda: models.resnet8((8, 8, 1), 10),
-    "ds_cnn": lambda: models.ds_cnn((8, 8, 1), 10),
-}
 SHARES = (0.1, 0.3)  # of the way from the smallest to the largest file of the space
 CASES = [
     (name, share, seed)
@@ -42,23 +32,22 @@ CASES = [
 ]
 
 
-def calibrated(name: str, share: float) -> udc_tf.Flash:
+def calibrated(name: str, share: float, workdir: pathlib.Path) -> udc_tf.Flash:
     """A budget between the network's extremes, with a size model fitted to it."""
     keras.utils.set_random_seed(0)
-    model = NETWORKS[name]()
-    wide = udc_tf.make_searchable(model, "ethos_u55", udc_tf.Flash("64MiB"))
-    low, high = reachable_range(wide.problem.bound[0], wide.problem.plan)
-    target = udc_tf.Flash(low + share * (high - low))
-    path = pathlib.Path(_WORKDIR.value, f"{name}_{share}.json")
+    model = DIGIT_NETWORKS[name]()
+    path = workdir / f"{name}_{share}.json"
+    target = budget_between(model, share)
     return udc_tf.export.calibrate(model, "ethos_u55", target, path=path, configurations=8)
 
 
-def case(name: str, share: float, seed: int, x, y) -> dict:
-    target = calibrated(name, share)
+def measure(name: str, share: float, seed: int, workdir: pathlib.Path) -> Row:
+    target = calibrated(name, share, workdir)
+    x, y = scaled_digits("train", 960)
     keras.utils.set_random_seed(seed)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     search = udc_tf.make_searchable(
-        NETWORKS[name](), "ethos_u55", target, udc_tf.SearchSettings(seed=seed)
+        DIGIT_NETWORKS[name](), "ethos_u55", target, udc_tf.SearchSettings(seed=seed)
     )
     search.compile(loss=loss)
     search.fit(x, y, batch_size=32, epochs=2, verbose=0)
@@ -66,7 +55,7 @@ def case(name: str, share: float, seed: int, x, y) -> dict:
     tiny = arch.build()
     stages = udc_tf.Stages(epochs=(1, 1, 1))
     udc_tf.finetune(tiny, (x, y), stages=stages, loss=loss, batch_size=64, seed=seed, verbose=0)
-    folder = pathlib.Path(_WORKDIR.value, f"{name}_{share}_{seed}")
+    folder = workdir / f"{name}_{share}_{seed}"
     result = udc_tf.export.export(tiny, folder, target=target, calibration=x[:64])
     rounds = result.report["tightening"]
     first = rounds[0]["flash_bytes_before"] if rounds else result.flash_bytes
@@ -80,30 +69,32 @@ def case(name: str, share: float, seed: int, x, y) -> dict:
     }
 
 
-def main(_):
-    logging.set_verbosity(logging.ERROR)
-    pathlib.Path(_WORKDIR.value).mkdir(parents=True, exist_ok=True)
-    path = pathlib.Path(__file__).with_suffix(".json")
-    results = json.loads(path.read_text()) if path.exists() else {}
-    train = digits().train
-    x, y = np.asarray(train.x, "float32")[:960], np.asarray(train.y)[:960]
-    x = x / max(1.0, x.max())
-    for name, share, seed in CASES:
-        key = f"{name}, share {share}, seed {seed}"
-        if key not in results:
-            results[key] = case(name, share, seed, x, y)
-            print(key, results[key], flush=True)
-            with replaced_atomically(path) as partial:
-                partial.write_text(json.dumps(results, indent=1) + "\n")
-    rows = list(results.values())
-    use = np.array([r["use"] for r in rows])
-    missed = np.array([r["predicted"] / r["first_compiled"] - 1 for r in rows])
-    print(
-        f"{len(rows)} cases, {sum(r['compiled'] > r['budget'] for r in rows)} over budget; use of "
-        f"the budget: median {np.median(use):.1%}, least {use.min():.1%}. Predicted size of the "
-        f"finetuned network: {np.abs(missed).mean():.1%} off, worst {np.abs(missed).max():.1%}."
+def report(rows: Mapping[str, Row]) -> str:
+    found = rows.values()
+    use = np.array([r["use"] for r in found])
+    missed = np.abs([r["predicted"] / r["first_compiled"] - 1 for r in found])
+    over = sum(r["compiled"] > r["budget"] for r in found)
+    return (
+        f"{len(rows)} cases, {over} over budget; use of the budget: median {np.median(use):.1%}, "
+        f"least {use.min():.1%}. Predicted size of the finetuned network: {missed.mean():.1%} off, "
+        f"worst {missed.max():.1%}."
     )
 
 
+def run(rows: Rows) -> str:
+    logging.set_verbosity(logging.ERROR)
+    workdir = pathlib.Path(flags.FLAGS.workdir)
+    workdir.mkdir(parents=True, exist_ok=True)
+    for name, share, seed in CASES:
+        key = f"{name}, share {share}, seed {seed}"
+        rows.once(key, functools.partial(measure, name, share, seed, workdir))
+    return report(rows.read())
+
+
 if __name__ == "__main__":
-    app.run(main)
+    flags.DEFINE_string(
+        "workdir",
+        str(pathlib.Path(tempfile.gettempdir(), "udc_export_budgets")),
+        "Where calibrations and artefacts are kept.",
+    )
+    harness.main(run, "export_budgets")

@@ -1,49 +1,47 @@
 """Five networks x three random configurations x bits: is the exported file what it should be?
 
-    python benchmarks/export_matrix.py [--untrained]
+    python -m benchmarks.export_matrix
+    python -m benchmarks.export_matrix --networks=resnet8 --results=FILE     # a sample, once more
 
 Checks for each case that the .tflite holds the network's integers, that Vela leaves nothing to the
-CPU, that TFLM runs it, and how often its outputs are within one step of the fake-quant network's.
+CPU, that TFLM runs it, and how often its outputs equal those of the fake-quant network.
 
-The networks are trained for 80 steps on an easy task. Weights that have learned nothing
-(--untrained) ask for more than export can give: a deep network of such is a chaos. `own_within_1`
-says what to expect: how often outputs of the fake-quant network stay within one step of its own
-when one input in a hundred moves by one step. Resumes: cases in the file of results are not run
-again.
+The networks are trained for 80 steps on an easy task, as a deep network that has learned nothing is
+a chaos. `own_within_1` tells how much of that is left: how often outputs of the fake-quant network
+stay within one step of its own when one input in a hundred moves by one step.
 """
 
-import json
+import functools
+import itertools
 import pathlib
 import tempfile
+from collections.abc import Mapping
 
 import keras
 import numpy as np
-from absl import app, flags
-from export_networks import NETWORKS, random_compact, random_inputs, task, trained_compact
+from absl import flags
 
+from benchmarks import harness
+from benchmarks.harness import Row, Rows
+from benchmarks.networks import NETWORKS, task, trained_compact
 from udc_tf.export import int8, tflm_check, vela
-from udc_tf.files import replaced_atomically
 
-_UNTRAINED = flags.DEFINE_bool("untrained", False, "Random weights instead of trained ones.")
-_SAMPLES = flags.DEFINE_integer("samples", 24, "Inputs compared, besides those of the calibration.")
-_NETWORKS = flags.DEFINE_list("networks", list(NETWORKS), "Which of them.")
-_CONFIGURATIONS = flags.DEFINE_list("configurations", ["0", "1", "2"], "Which of them.")
 BITS = (1, 2, 4, 8)
 
 
-def case(name: str, seed: int, bits: int) -> dict:
+def measure(name: str, seed: int, bits: int, samples: int) -> Row:
+    keras.utils.clear_session()  # or every case would be slower than the one before
     rng = np.random.default_rng(100 + seed)
-    if _UNTRAINED.value:
-        model, inputs = random_compact(name, seed, bits), random_inputs
-    else:
-        model, inputs = trained_compact(name, seed, bits), lambda *args: task(*args)[0]
-    exact = int8.to_int8(model, inputs(model, 64, rng))
-    unseen = [inputs(model, _SAMPLES.value, rng)]
+    model = trained_compact(name, seed, bits)
+    exact = int8.to_int8(model, task(model, 64, rng)[0])
+    unseen = task(model, samples, rng)[0]
     checks = int8.checked_codes(model, exact)
-    reference = _reference(model, exact, unseen[0])
-    difference = np.abs(tflm_check.run(exact.content, exact.quantize_inputs(unseen))[0] - reference)
+    reference = _reference(model, exact, unseen)
+    difference = np.abs(
+        tflm_check.run(exact.content, exact.quantize_inputs([unseen]))[0] - reference
+    )
     step = float(exact.quantizations[exact.network.inputs[0]].scale)
-    moved = unseen[0] + step * (rng.random(unseen[0].shape) < 0.01)
+    moved = unseen + step * (rng.random(unseen.shape) < 0.01)
     own = np.abs(_reference(model, exact, moved.astype("float32")) - reference)
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "model.tflite")
@@ -67,41 +65,34 @@ def case(name: str, seed: int, bits: int) -> dict:
 
 
 def _reference(model: keras.Model, exact: int8.Int8Model, inputs: np.ndarray) -> np.ndarray:
-    """int8 outputs of the fake-quant network; by its simulation where Keras has no ranges yet."""
-    if _UNTRAINED.value:
-        return exact.reference([inputs])[0].astype(int)
+    """int8 outputs of the fake-quant network."""
     output = exact.quantizations[exact.network.outputs[0]]
     return output.quantize(model.predict(inputs, verbose=0)).astype(int)
 
 
-def main(_):
-    suffix = "_untrained.json" if _UNTRAINED.value else ".json"
-    path = pathlib.Path(__file__).with_name(pathlib.Path(__file__).stem + suffix)
-    results = json.loads(path.read_text()) if path.exists() else {}
-    for name in _NETWORKS.value:
-        for seed in map(int, _CONFIGURATIONS.value):
-            for bits in BITS:
-                key = f"{name}, configuration {seed}, {bits} bits"
-                if key in results:
-                    continue
-                keras.utils.clear_session()  # or every case would be slower than the one before
-                results[key] = case(name, seed, bits)
-                print(key, results[key], flush=True)
-                with replaced_atomically(path) as partial:
-                    partial.write_text(json.dumps(results, indent=1) + "\n")
-    rows = results.values()
-    values = sum(r["values"] for r in rows)
-    within = sum(r["within_1"] * r["values"] for r in rows) / values
-    good = sum(r["within_1"] >= 0.99 for r in rows)
-    exactly = sum(not (r["channels_different"] or r["channels_written_as_zeros"]) for r in rows)
-    print(
-        f"{len(results)} cases. Every code equal: {exactly} cases; channels written as zeros: "
-        f"{sum(r['channels_written_as_zeros'] for r in rows)}; different: "
-        f"{sum(r['channels_different'] for r in rows)}."
+def report(rows: Mapping[str, Row]) -> str:
+    found = rows.values()
+    exactly = sum(not (r["channels_different"] or r["channels_written_as_zeros"]) for r in found)
+    return (
+        f"{len(rows)} cases. Every code equal: {exactly}. All operators on the NPU: "
+        f"{sum(not r['cpu_operators'] for r in found)}. TFLM's outputs equal Keras': "
+        f"{sum(r['equal'] == 1 for r in found)}; least share of equal values "
+        f"{min(r['equal'] for r in found):.2%}, largest difference "
+        f"{max(r['largest'] for r in found)}."
     )
-    print(f"All operators on the NPU: {sum(not r['cpu_operators'] for r in rows)} cases.")
-    print(f"TFLM within 1 step: {within:.2%} of {values} values; at least 99% in {good} cases.")
+
+
+def run(rows: Rows) -> str:
+    given = flags.FLAGS
+    seeds = [int(n) for n in given.configurations]
+    for name, seed, bits in itertools.product(given.networks, seeds, BITS):
+        key = f"{name}, configuration {seed}, {bits} bits"
+        rows.once(key, functools.partial(measure, name, seed, bits, given.samples))
+    return report(rows.read())
 
 
 if __name__ == "__main__":
-    app.run(main)
+    flags.DEFINE_integer("samples", 24, "Inputs compared, besides those of the calibration.")
+    flags.DEFINE_list("networks", list(NETWORKS), "Which of them.")
+    flags.DEFINE_list("configurations", ["0", "1", "2"], "Which of them.")
+    harness.main(run, "export_matrix")

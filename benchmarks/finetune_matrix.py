@@ -1,29 +1,29 @@
-"""What each part of finetuning is worth: one table, every run resumable.
+"""What each part of finetuning is worth.
 
-    python benchmarks/finetune_matrix.py                # runs what is missing, in order
-    python benchmarks/finetune_matrix.py --table        # prints the table of what there is
+    python -m benchmarks.finetune_matrix
+    python -m benchmarks.finetune_matrix --groups=parts --seeds=0
 
-Every run adds its line to finetune_matrix.json; finetune_matrix.md is the table. All networks are
-ResNet8s on Fashion-MNIST at 14x14, trained equally long from fresh weights unless a row says
-otherwise. Accuracy is that of `evaluate` after finetuning: integer weights, 8-bit activations.
+All networks are ResNet8s on Fashion-MNIST at 14x14, trained equally long from fresh weights unless
+a row says otherwise. Accuracy is that of `evaluate` after finetuning: integer weights, 8-bit
+activations. The table goes beside the rows.
 """
 
-import json
-import pathlib
-import time
+import functools
+from collections.abc import Mapping
 
 import keras
 import numpy as np
 import tensorflow as tf
-from absl import app, flags
+from absl import flags
 
-from benchmarks.finetune_data import compact, fashion_mnist_14, resnet8
+from benchmarks import harness
+from benchmarks.data import fashion_mnist_14
+from benchmarks.harness import Row, Rows, Stopwatch, table, write
+from benchmarks.networks import resnet8_14, uniform_compact
 from udc_tf.finetune.run import finetune
 from udc_tf.finetune.stages import Cosine, Stages
 from udc_tf.layers.inventory import kernel_layers
 
-HERE = pathlib.Path(__file__).parent
-RESULTS, TABLE = HERE / "finetune_matrix.json", HERE / "finetune_matrix.md"
 EPOCHS, TRAIN_IMAGES, BATCH, SEEDS = 6, 8_000, 64, (0, 1, 2)
 
 NARROW, MIDDLE, WIDE = (0.2, 4, 1.0), (0.3, 4, 0.4), (0.5, 4, 0.15)
@@ -64,22 +64,17 @@ MATRIX = {
 }
 
 
-def load() -> dict:
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-
-
-def run(data, network, changes, seed, epochs=EPOCHS) -> dict:
+def measure(network, changes, seed: int) -> Row:
     keras.utils.clear_session()
     keras.utils.set_random_seed(seed)
     (width, bits, nonzeros), changes = network, dict(changes)
-    model = resnet8(width)
-    train, test = data
+    train, test = fashion_mnist_14(TRAIN_IMAGES)
     pretrain = changes.pop("pretrain", 0)
-    began = time.time()
-    tiny = compact(model, bits, nonzeros)
+    watch = Stopwatch()
+    tiny = uniform_compact(resnet8_14(width), bits, nonzeros)
     if pretrain:
         tiny = pretrained(tiny, width, train, pretrain, seed)
-    stages = Stages(**{"epochs": epochs - pretrain, **changes})
+    stages = Stages(**{"epochs": EPOCHS - pretrain, **changes})
     history = finetune(tiny, train, stages=stages, seed=seed, batch_size=BATCH, verbose=0)
     history = history.history
     _, accuracy = tiny.evaluate(*test, batch_size=1000, verbose=0)
@@ -90,13 +85,13 @@ def run(data, network, changes, seed, epochs=EPOCHS) -> dict:
         "weight_norm_before_pruning": round(history["weight_norm"][end_of_first], 1),
         "weight_norm": round(history["weight_norm"][-1], 1),
         "nonzeros": sum(layer.integer_kernel().nonzeros for layer in kernel_layers(tiny)),
-        "seconds": round(time.time() - began),
+        "seconds": round(watch.read().wall),
     }
 
 
 def pretrained(tiny, width, train, epochs, seed):
     """`tiny` with the weights of the same network trained in float."""
-    model = resnet8(width)
+    model = resnet8_14(width)
     steps = epochs * -(-len(train[0]) // BATCH)
     rate = keras.optimizers.schedules.CosineDecay(0.1, steps, alpha=0.01)
     optimizer = keras.optimizers.SGD(rate, momentum=0.9)
@@ -111,50 +106,43 @@ def pretrained(tiny, width, train, epochs, seed):
     return tiny
 
 
-def table(results: dict) -> str:
-    lines = [
-        "| group | run | width, bits, non-zeros | weights that are not zero "
-        "| accuracy, mean (seeds) | weight norm after / before pruning |",
-        "|---|---|---|---|---|---|",
-    ]
-    for group, rows in MATRIX.items():
-        for label, (network, _) in rows.items():
-            found = [r for s in SEEDS if (r := results.get(f"{group}/{label}/{s}"))]
+def report(rows: Mapping[str, Row]) -> str:
+    lines = []
+    for group, runs in MATRIX.items():
+        for label, (network, _) in runs.items():
+            found = [r for s in SEEDS if (r := rows.get(f"{group}/{label}/{s}"))]
             if not found:
                 continue
             scores = [r["accuracy"] for r in found]
             growth = np.mean([r["weight_norm"] / r["weight_norm_before_pruning"] for r in found])
             each = ", ".join(f"{a:.4f}" for a in scores)
+            accuracy = f"**{np.mean(scores):.4f}** ({each})"
             lines.append(
-                f"| {group} | {label} | {', '.join(map(str, network))} | {found[0]['nonzeros']} "
-                f"| **{np.mean(scores):.4f}** ({each}) | {growth:.2f} |"
+                (
+                    *(group, label, ", ".join(map(str, network)), found[0]["nonzeros"]),
+                    *(accuracy, f"{growth:.2f}"),
+                )
             )
-    return "\n".join(lines) + "\n"
+    head = (
+        *("group", "run", "width, bits, non-zeros", "weights that are not zero"),
+        *("accuracy, mean (seeds)", "weight norm after / before pruning"),
+    )
+    return table(head, lines)
 
 
-flags.DEFINE_bool("table", False, "Only write the table.")
-flags.DEFINE_list("groups", list(MATRIX), "Groups to run.")
-flags.DEFINE_list("seeds", list(map(str, SEEDS)), "Seeds to run.")
-flags.DEFINE_integer("threads", 1, "Threads of one operator.")
-
-
-def main(_):
+def run(rows: Rows) -> str:
     tf.config.threading.set_intra_op_parallelism_threads(flags.FLAGS.threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    data = None if flags.FLAGS.table else fashion_mnist_14(TRAIN_IMAGES)
-    for group in [] if flags.FLAGS.table else flags.FLAGS.groups:
+    for group in flags.FLAGS.groups:
         for seed in map(int, flags.FLAGS.seeds):
             for label, (network, changes) in MATRIX[group].items():
-                name = f"{group}/{label}/{seed}"
-                if name in load():
-                    continue
-                line = run(data, network, changes, seed)
-                # Read again: another process may have added lines meanwhile.
-                RESULTS.write_text(json.dumps({**load(), name: line}, indent=1) + "\n")
-                print(name, line, flush=True)
-    TABLE.write_text(table(load()))
-    print(table(load()))
+                case = functools.partial(measure, network, changes, seed)
+                rows.once(f"{group}/{label}/{seed}", case)
+    return write(rows.path.with_suffix(".md"), report(rows.read()))
 
 
 if __name__ == "__main__":
-    app.run(main)
+    flags.DEFINE_list("groups", list(MATRIX), "Groups to run.")
+    flags.DEFINE_list("seeds", list(map(str, SEEDS)), "Seeds to run.")
+    flags.DEFINE_integer("threads", 1, "Threads of one operator.")
+    harness.main(run, "finetune_matrix")

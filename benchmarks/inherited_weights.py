@@ -4,23 +4,22 @@ A search on ResNet8 (Fashion-MNIST pooled to 14x14, 8,000 training images, 16 Ki
 architecture finetuned twice, equally long. Of the better start's network, the accuracy that
 `evaluate` gives and that of the exported int8 file in TFLite Micro, both on the 10,000 test images.
 
-    python -m benchmarks.inherited_weights             # resumes; writes inherited_weights.json
+    python -m benchmarks.inherited_weights
 """
 
-import json
-import pathlib
+import functools
 import tempfile
-import time
+from collections.abc import Mapping
 
 import keras
 import numpy as np
 
 import udc_tf
-from benchmarks.finetune_data import fashion_mnist_14
-from udc_tf.files import replaced_atomically
+from benchmarks import harness
+from benchmarks.data import fashion_mnist_14
+from benchmarks.harness import Row, Rows, Stopwatch, table
 from udc_tf.models import resnet8
 
-RESULTS = pathlib.Path(__file__).with_suffix(".json")
 SEEDS = (0, 1, 2)
 SEARCH_EPOCHS, FINETUNE_EPOCHS, BATCH, IMAGES = 8, 6, 64, 8_000
 TARGET = udc_tf.Flash("16KiB")
@@ -54,27 +53,34 @@ def deployed_accuracy(tiny, train, test) -> dict[str, float]:
     return {"flash_bytes": result.flash_bytes, "accuracy in TFLM": float(right.mean())}
 
 
-def main() -> None:
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    train, test = fashion_mnist_14(IMAGES)
+def measure(seed: int) -> Row:
+    watch, (train, test) = Stopwatch(), fashion_mnist_14(IMAGES)
+    arch = searched(seed, train)
+    row: Row = {"predicted_bytes": arch.flash_bytes}
+    networks = {}
+    for start in ("inherited", "fresh"):
+        networks[start], row[start] = finetuned(arch, start, seed, train, test)
+    better = max(networks, key=lambda start: row[start])
+    deployed = deployed_accuracy(networks[better], train, test)
+    return {**row, "exported": better, **deployed, "seconds": round(watch.read().wall)}
+
+
+def report(rows: Mapping[str, Row]) -> str:
+    lines = [
+        (
+            *(seed, f"{row['inherited']:.4f}", f"{row['fresh']:.4f}"),
+            f"{100 * abs(row['accuracy in TFLM'] - row[row['exported']]):.2f}",
+        )
+        for seed, row in rows.items()
+    ]
+    return table(("seed", "inherited", "fresh", "points between TFLM and `evaluate`"), lines)
+
+
+def run(rows: Rows) -> str:
     for seed in SEEDS:
-        if str(seed) in results:
-            continue
-        started = time.perf_counter()
-        arch = searched(seed, train)
-        row: dict[str, float] = {"predicted_bytes": arch.flash_bytes}
-        networks = {}
-        for start in ("inherited", "fresh"):
-            networks[start], row[start] = finetuned(arch, start, seed, train, test)
-        better = max(networks, key=lambda start: row[start])
-        row["exported"] = better
-        row.update(deployed_accuracy(networks[better], train, test))
-        row["seconds"] = round(time.perf_counter() - started)
-        results[str(seed)] = row
-        print(seed, row, flush=True)
-        with replaced_atomically(RESULTS) as partial:
-            partial.write_text(json.dumps(results, indent=1) + "\n")
+        rows.once(str(seed), functools.partial(measure, seed))
+    return report(rows.read())
 
 
 if __name__ == "__main__":
-    main()
+    harness.main(run, "inherited_weights")

@@ -10,22 +10,22 @@ the slower of two cores), while the second tells what working together costs bey
 Rounds may be held up for long on a shared machine: the ratio of the fastest rounds of each
 is what such waiting touches least.
 
-    python -m benchmarks.multi_worker              # writes multi_worker.json
+    python -m benchmarks.multi_worker
 """
 
 import dataclasses
+import functools
 import json
 import os
-import pathlib
 import socket
 import statistics
 import subprocess
 import sys
-import time
+from collections.abc import Mapping
 
-from udc_tf.files import replaced_atomically
+from benchmarks import harness
+from benchmarks.harness import Row, Rows, Stopwatch, table
 
-RESULTS = pathlib.Path(__file__).with_suffix(".json")
 ROUNDS = 7  # the first traces and is not counted
 
 
@@ -34,7 +34,7 @@ class Case:
     input_shape: tuple[int, int, int]
     filters: tuple[int, int, int]
     batch: int
-    steps: int  # a round
+    steps: int  # of a round
 
 
 CASES = {
@@ -67,12 +67,11 @@ def worker(name: str, core: int, samples: int) -> None:
     class TakeTurns(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
             sys.stdin.readline()
-            self.begun = time.perf_counter(), time.process_time()
+            self.watch = Stopwatch()
 
         def on_epoch_end(self, epoch, logs=None):
-            now = time.perf_counter(), time.process_time()
-            took = [b - a for a, b in zip(self.begun, now, strict=True)]
-            print(json.dumps(took), flush=True)
+            took = self.watch.read(digits=3)
+            print(json.dumps([took.wall, took.cpu]), flush=True)
 
     rng = np.random.default_rng(0)
     x = rng.normal(size=(case.batch * case.steps, *case.input_shape)).astype("float32")
@@ -109,7 +108,7 @@ def one_round(workers: list[subprocess.Popen]) -> tuple[float, float]:
     return max(t[0] for t in took), sum(t[1] for t in took)
 
 
-def measure(name: str) -> dict:
+def measure(name: str) -> Row:
     cores, case = sorted(os.sched_getaffinity(0))[:2], CASES[name]
     load = os.getloadavg()[0]
     teams = {"one worker": start(name, cores[:1], 4), "two workers": start(name, cores, 2)}
@@ -143,17 +142,24 @@ def measure(name: str) -> dict:
     }
 
 
-def main() -> None:
-    results = {}
+def report(rows: Mapping[str, Row]) -> str:
+    kinds = (
+        "throughput, two / one, fastest rounds",
+        "throughput, two / one, median of the rounds",
+        "throughput, two / one, least and most",
+        "CPU seconds for the same work, two / one",
+    )
+    return table(("case", *kinds), [(name, *(row[k] for k in kinds)) for name, row in rows.items()])
+
+
+def run(rows: Rows) -> str:
     for name in CASES:
-        results[name] = measure(name)
-        print(name, json.dumps(results[name], indent=1), flush=True)
-        with replaced_atomically(RESULTS) as partial:
-            partial.write_text(json.dumps(results, indent=1) + "\n")
+        rows.once(name, functools.partial(measure, name))
+    return report(rows.read())
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 4:
+    if len(sys.argv) == 4 and sys.argv[1] in CASES:
         worker(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
     else:
-        main()
+        harness.main(run, "multi_worker")

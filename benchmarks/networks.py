@@ -1,10 +1,11 @@
-"""The five networks of the export benchmarks, and random configurations of them."""
+"""The networks of the benchmarks, and compact forms of them without a search."""
 
 import keras
 import numpy as np
 import tensorflow as tf
 from keras import layers as kl
 
+import udc_tf
 from udc_tf import models
 from udc_tf.compact.build import Compactor, Configuration, LayerChoice
 from udc_tf.finetune.double_rounding import match_double_rounding
@@ -14,7 +15,7 @@ from udc_tf.finetune.whole_biases import make_biases_whole
 from udc_tf.graph.channel_groups import ChannelGroups
 from udc_tf.graph.layer_rules import kernel_kind
 from udc_tf.graph.trace import trace
-from udc_tf.layers.inventory import activation_quantizers
+from udc_tf.search.make import reachable_range
 
 NETWORKS = {
     "resnet8": lambda: models.resnet8(softmax=True),
@@ -23,9 +24,57 @@ NETWORKS = {
     "autoencoder": models.autoencoder,
     "cnn28": lambda: models.small_cnn((28, 28, 1)),
 }
+# For the embedded digits: searches and exports in seconds.
+DIGIT_NETWORKS = {
+    "small_cnn": lambda: models.small_cnn((8, 8, 1), 10),
+    "resnet8": lambda: models.resnet8((8, 8, 1), 10),
+    "ds_cnn": lambda: models.ds_cnn((8, 8, 1), 10),
+}
 WIDTHS = (0.25, 0.5, 0.75, 1.0)
 NONZEROS = (0.1, 0.2, 0.4, 0.7, 1.0)
 _BATCH = 32
+
+
+def resnet8_14(width: float) -> keras.Model:
+    """MLPerf Tiny's residual network for `data.fashion_mnist_14`, `width` times as wide."""
+
+    def conv(x, channels, size, strides=1):
+        filters = max(1, round(channels * width))
+        x = kl.Conv2D(filters, size, strides=strides, padding="same", use_bias=False)(x)
+        return kl.BatchNormalization(momentum=0.95)(x)
+
+    x = inputs = keras.Input((14, 14, 1))
+    x = kl.ReLU()(conv(x, 16, 3))
+    for channels, strides in ((16, 1), (32, 2), (64, 2)):
+        y = kl.ReLU()(conv(x, channels, 3, strides))
+        y = conv(y, channels, 3)
+        shortcut = x if strides == 1 else conv(x, channels, 1, strides)
+        x = kl.ReLU()(kl.Add()([y, shortcut]))
+    x = kl.GlobalAveragePooling2D()(x)
+    return keras.Model(inputs, kl.Dense(10, activation="softmax")(x), name="resnet8")
+
+
+def uniform_compact(
+    model: keras.Model, bits: int, nonzeros: float, dense_ends: bool = True
+) -> keras.Model:
+    """The model with one bitwidth and density in all layers.
+
+    Args:
+        dense_ends: the first and the last layer are dense with 8 bits.
+    """
+    graph = trace(model)
+    kernels = [node.name for node in graph.nodes if kernel_kind(node.layer) is not None]
+    choices = dict.fromkeys(kernels, LayerChoice(bits, nonzeros))
+    if dense_ends:
+        choices |= dict.fromkeys((kernels[0], kernels[-1]), LayerChoice(8, 1.0))
+    return Compactor(graph, ChannelGroups(graph), Configuration(layers=choices)).build()
+
+
+def budget_between(model: keras.Model, share: float) -> udc_tf.Flash:
+    """A budget `share` of the way from the smallest to the largest file of `ethos_u55`."""
+    search = udc_tf.make_searchable(model, "ethos_u55", udc_tf.Flash("64MiB"))
+    low, high = reachable_range(search.problem.bound[0], search.problem.plan)
+    return udc_tf.Flash(low + share * (high - low))
 
 
 def with_statistics(model: keras.Model, rng: np.random.Generator) -> keras.Model:

@@ -1,43 +1,37 @@
 """The executor against TFLM on random small networks: convolutions with strides, dilations and
 paddings, depthwise, pooling, addition, multiplication, concatenation, dense, mean, softmax, more.
 
-python -m benchmarks.npu_random --networks=1000
+    python -m benchmarks.npu_random --networks=1000
 
 Accelerator, memory mode and strategy go round with the seed. A network that differs is listed with
 the trace's verdict, and compiled again without cascading: Vela 5.2.0 lets a convolution overwrite
 rows of an in-place subtraction in the rolling buffer of a cascade, before they are read.
-Writes npu_random.json beside this file.
 """
 
-from __future__ import annotations
-
-import argparse
-import json
-import os
 import pathlib
-import sys
 import tempfile
-import time
+from collections.abc import Mapping
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+from absl import flags
 
+from benchmarks import harness
+from benchmarks.harness import Row, Rows, table
 from tests.support import npu_networks as nets
 from udc_tf.export.npu import NpuNetwork
 from udc_tf.export.npu.tensor_trace import trace
 from udc_tf.export.runners.tflm import TflmRunner
 
-HERE = pathlib.Path(__file__).parent
 INPUTS = 3
 
 
 def outcome(seed: int) -> str:
-    """ "equal", or what is different."""
+    """What is different; nothing if all is equal."""
     model = nets.random_network(seed)
     network = _compiled(model, seed)
     inputs = nets.random_inputs(network, INPUTS, seed)
     golden = nets.run_tflm(model, inputs)
     if _equal(network.run(inputs), golden):
-        return "equal"
+        return ""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "net.tflite")
         path.write_bytes(model)
@@ -66,25 +60,22 @@ def _equal(outputs, golden) -> bool:
     return all((o == g.reshape(o.shape)).all() for o, g in zip(outputs, golden, strict=True))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--networks", type=int, default=1000)
-    count = parser.parse_args().networks
-    start = time.perf_counter()
-    different = {}
-    for seed in range(count):
-        verdict = outcome(seed)
-        if verdict != "equal":
-            different[seed] = verdict
-            print(seed, verdict, flush=True)
-    seconds = time.perf_counter() - start
-    print(f"{count - len(different)} of {count} equal, {seconds:.0f} s")
-    result = {"networks": count, "equal": count - len(different), "different": different}
-    part = HERE / "npu_random.json.part"
-    part.write_text(json.dumps(result, indent=1) + "\n")
-    os.replace(part, HERE / "npu_random.json")
-    return 0
+def measure(networks: int) -> Row:
+    found = {seed: outcome(seed) for seed in range(networks)}
+    different = {seed: verdict for seed, verdict in found.items() if verdict}
+    return {"networks": networks, "equal": networks - len(different), "different": different}
+
+
+def report(rows: Mapping[str, Row]) -> str:
+    return table(("seeds", "equal"), [(seeds, row["equal"]) for seeds, row in rows.items()])
+
+
+def run(rows: Rows) -> str:
+    count = flags.FLAGS.networks
+    rows.once(f"0 to {count - 1}", lambda: measure(count))
+    return report(rows.read())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    flags.DEFINE_integer("networks", 1000, "How many.", lower_bound=1)
+    harness.main(run, "npu_random")

@@ -1,20 +1,15 @@
 """Speed of the executor against TFLM on the host, one inference at a time and in batches.
 
-OMP_NUM_THREADS=1 python -m benchmarks.npu_speed
+    OMP_NUM_THREADS=1 python -m benchmarks.npu_speed
 
 MLPerf Tiny's ResNet8 and DS-CNN and a MobileNetV2 0.5 at 160x160 with random weights, for U55-128,
-Shared_Sram. One thread. Writes npu_speed.md beside this file.
+Shared_Sram. One thread; milliseconds of processor time, the least of several rounds in turns, as
+the machine may be shared. Loading is parsing, checking, decoding all weights, and one run.
 """
 
-from __future__ import annotations
-
 import os
-import pathlib
-import platform
-import sys
-import time
+from collections.abc import Mapping
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -22,13 +17,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from benchmarks import harness
+from benchmarks.data import mlperf_tiny
+from benchmarks.harness import Row, Rows, Stopwatch, interleaved, table
 from tests.support import npu_networks as nets
 from udc_tf.export.npu import NpuNetwork
 
-HERE = pathlib.Path(__file__).parent
-ANCHORS = HERE.parents[1] / "shared" / "anchors" / "mlperf_tiny"
 BATCH = 16
-REPEATS = 7
+ROUNDS = 7
 
 
 def mobilenet_v2() -> bytes:
@@ -52,69 +48,53 @@ def mobilenet_v2() -> bytes:
     )
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
     converter.inference_input_type = converter.inference_output_type = tf.int8
-    # One scale for each dense layer: TFLM gives wrong results with one a channel.
+    # One scale for each dense layer: TFLM gives wrong results with one per channel.
     converter._experimental_disable_per_channel_quantization_for_dense_layers = True
     return converter.convert()
 
 
-def best(action) -> float:
-    """The shortest of several runs, in milliseconds of CPU: the machine may be shared."""
-    times = []
-    for _ in range(REPEATS):
-        start = time.process_time()
-        action()
-        times.append(time.process_time() - start)
-    return 1000 * min(times)
-
-
-def measure(name: str, model: bytes) -> str:
-    compiled = nets.compile_in_process(model)
-    start = time.process_time()
+def measure(model: bytes) -> Row:
+    compiled, watch = nets.compile_in_process(model), Stopwatch()
     network = NpuNetwork(compiled)
     inputs = nets.random_inputs(network, BATCH)
     one = [array[:1] for array in inputs]
     network.run(one)
-    load = 1000 * (time.process_time() - start)
-    golden = nets.run_tflm(model, inputs)
+    load = watch.read(digits=6).cpu
     equal = all(
         (got == want.reshape(got.shape)).all()
-        for got, want in zip(network.run(inputs), golden, strict=True)
+        for got, want in zip(network.run(inputs), nets.run_tflm(model, inputs), strict=True)
     )
     tflm = nets.tflm_interpreter(model)
     tflm.set_input(one[0], 0)
-    cells = (
-        name,
-        f"{load:.0f}",
-        f"{best(lambda: network.run(one)):.1f}",
-        f"{best(lambda: network.run(inputs)) / BATCH:.1f}",
-        f"{best(tflm.invoke):.1f}",
-        "yes" if equal else "NO",
-    )
-    return "| " + " | ".join(cells) + " |"
+    actions = {
+        "npu_one": lambda: network.run(one),
+        "npu_batch": lambda: network.run(inputs),
+        "tflm_one": tflm.invoke,
+    }
+    least = {name: times[:, 0].min() for name, times in interleaved(actions, ROUNDS).items()}
+    milliseconds = {
+        "load": load,
+        "npu_one": least["npu_one"],
+        "npu_each_of_batch": least["npu_batch"] / BATCH,
+        "tflm_one": least["tflm_one"],
+    }
+    rounded = {f"{name}_ms": round(1000 * float(s), 1) for name, s in milliseconds.items()}
+    return {**rounded, "equal": equal}
 
 
-def main() -> int:
-    lines = [
-        "# Speed of the executor against TFLM, on the host",
-        "",
-        "`OMP_NUM_THREADS=1 python -m benchmarks.npu_speed`, "
-        f"Python {platform.python_version()}, numpy {np.__version__}, one thread, "
-        f"{platform.machine()}, milliseconds of CPU time, best of {REPEATS}. Compiled for U55-128, "
-        "Shared_Sram. The first column is parsing, checking, decoding all weights, and one run.",
-        "",
-        f"| network | load and first run | npu, one | npu, each of {BATCH} | TFLM, one | equal |",
-        "|---|---|---|---|---|---|",
-    ]
-    for path in sorted(ANCHORS.glob("*.tflite")):
-        lines.append(measure(f"MLPerf Tiny {path.stem}", path.read_bytes()))
-        print(lines[-1], flush=True)
-    lines.append(measure("MobileNetV2 0.5, 160x160", mobilenet_v2()))
-    print(lines[-1], flush=True)
-    part = HERE / "npu_speed.md.part"
-    part.write_text("\n".join(lines) + "\n")
-    os.replace(part, HERE / "npu_speed.md")
-    return 0
+def report(rows: Mapping[str, Row]) -> str:
+    kinds = ("load_ms", "npu_one_ms", "npu_each_of_batch_ms", "tflm_one_ms", "equal")
+    head = ("network", "load and first run", "npu, one", f"npu, each of {BATCH}", "TFLM, one")
+    lines = [(name, *(row[kind] for kind in kinds)) for name, row in rows.items()]
+    return table((*head, "equal"), lines)
+
+
+def run(rows: Rows) -> str:
+    for name, path in mlperf_tiny().items():
+        rows.once(f"MLPerf Tiny {name}", lambda path=path: measure(path.read_bytes()))
+    rows.once("MobileNetV2 0.5, 160x160", lambda: measure(mobilenet_v2()))
+    return report(rows.read())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    harness.main(run, "npu_speed")

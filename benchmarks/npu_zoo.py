@@ -1,33 +1,31 @@
 """The executor against TFLM on the zoo and on MLPerf Tiny's trained models, for every accelerator.
 
-python -m benchmarks.npu_zoo [network ...]
+    python -m benchmarks.npu_zoo
+    python -m benchmarks.npu_zoo --networks=resnet8 --results=FILE     # a sample, once more
 
 Each network of the zoo is drawn at random, exported, and compiled for U55-32/64/128/256, both
 strategies of `--optimise` and the memory modes Shared_Sram and Sram_Only; ten random inputs each
-have to equal TFLM's outputs bit for bit. Writes npu_zoo.json beside this file.
+have to equal TFLM's outputs bit for bit.
 """
 
-from __future__ import annotations
-
-import json
-import os
+import functools
+import itertools
 import pathlib
-import sys
 import tempfile
-import time
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+from collections.abc import Mapping
 
 import keras
 import numpy as np
+from absl import flags
 
 import udc_tf
+from benchmarks import harness
+from benchmarks.data import mlperf_tiny
+from benchmarks.harness import Row, Rows, table
 from tests.support import npu_networks as nets
 from udc_tf import models
 from udc_tf.export.npu import NpuNetwork
 
-HERE = pathlib.Path(__file__).parent
-ANCHORS = HERE.parents[1] / "shared" / "anchors" / "mlperf_tiny"
 INPUTS = 10
 # All layers; where the defaults keep TFLM busy for minutes, a smaller image or fewer channels.
 ZOO = {
@@ -80,61 +78,50 @@ def varied_inputs(network: NpuNetwork) -> list[np.ndarray]:
     return inputs
 
 
-def check(model: bytes) -> list[dict]:
+def measure(name: str) -> Row:
     """Every configuration's outcome."""
-    rows, golden = [], None
-    for accelerator in nets.ACCELERATORS:
-        for memory_mode in nets.MEMORY:
-            for optimise in ("Performance", "Size"):
-                compiled = nets.compile_in_process(model, accelerator, memory_mode, optimise)
-                network = NpuNetwork(compiled)
-                inputs = varied_inputs(network)
-                if golden is None:
-                    golden = nets.run_tflm(model, inputs)
-                outputs = network.run(inputs)
-                wrong = sum(
-                    int((got != want.reshape(got.shape)).sum())
-                    for got, want in zip(outputs, golden, strict=True)
-                )
-                values = sum(len(np.unique(want)) for want in golden)
-                rows.append(
-                    {
-                        "accelerator": accelerator,
-                        "memory_mode": memory_mode,
-                        "optimise": optimise,
-                        "operations": len(network.operations),
-                        "wrong_values": wrong,
-                        "distinct_values": values,
-                    }
-                )
-    return rows
-
-
-def main() -> int:
-    file = HERE / "npu_zoo.json"
-    chosen = sys.argv[1:]
-    # Single networks are measured into the table that is there.
-    results = json.loads(file.read_text()) if chosen and file.exists() else {}
-    sources = {name: (lambda name=name: exported(name)) for name in ZOO}
-    for path in sorted(ANCHORS.glob("*.tflite")):
-        sources[path.stem] = path.read_bytes
-    for name in chosen or sources:
-        source = sources[name]
-        start = time.perf_counter()
-        rows = check(source())
-        equal = sum(row["wrong_values"] == 0 for row in rows)
-        results[name] = {"configurations": len(rows), "equal": equal, "rows": rows}
-        distinct = rows[0]["distinct_values"]
-        print(
-            f"{name:24s} equal {equal}/{len(rows)}  distinct output values {distinct:3d}  "
-            f"{time.perf_counter() - start:.0f} s",
-            flush=True,
+    model = exported(name) if name in ZOO else mlperf_tiny()[name].read_bytes()
+    found, golden = [], None
+    for accelerator, memory_mode, optimise in itertools.product(
+        nets.ACCELERATORS, nets.MEMORY, ("Performance", "Size")
+    ):
+        network = NpuNetwork(nets.compile_in_process(model, accelerator, memory_mode, optimise))
+        inputs = varied_inputs(network)
+        if golden is None:
+            golden = nets.run_tflm(model, inputs)
+        wrong = sum(
+            int((got != want.reshape(got.shape)).sum())
+            for got, want in zip(network.run(inputs), golden, strict=True)
         )
-        part = HERE / "npu_zoo.json.part"
-        part.write_text(json.dumps(results, indent=1) + "\n")
-        os.replace(part, file)
-    return int(any(r["equal"] != r["configurations"] for r in results.values()))
+        found.append(
+            {
+                "accelerator": accelerator,
+                "memory_mode": memory_mode,
+                "optimise": optimise,
+                "operations": len(network.operations),
+                "wrong_values": wrong,
+                "distinct_values": sum(len(np.unique(want)) for want in golden),
+            }
+        )
+    equal = sum(row["wrong_values"] == 0 for row in found)
+    return {"configurations": len(found), "equal": equal, "rows": found}
+
+
+def report(rows: Mapping[str, Row]) -> str:
+    lines = [
+        (name, row["equal"], row["configurations"], row["rows"][0]["distinct_values"])
+        for name, row in rows.items()
+    ]
+    lines.append(("all", *(sum(line[n] for line in lines) for n in (1, 2)), ""))
+    return table(("network", "equal", "configurations", "distinct output values"), lines)
+
+
+def run(rows: Rows) -> str:
+    for name in flags.FLAGS.networks or [*ZOO, *mlperf_tiny()]:
+        rows.once(name, functools.partial(measure, name))
+    return report(rows.read())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    flags.DEFINE_list("networks", [], "Which; all by default.")
+    harness.main(run, "npu_zoo")

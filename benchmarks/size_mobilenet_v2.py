@@ -1,28 +1,30 @@
 """The UDC paper's first figure: compiled size of MobileNetV2 over bits and non-zeros.
 
-    python benchmarks/size_mobilenet_v2.py
+    python -m benchmarks.size_mobilenet_v2
 
 MobileNetV2 (1.0, 224, 1000 classes), all layers with the same bits and fraction of non-zeros,
 weights bell-shaped as trained ones are (not as the initializer's, which are uniform), compiled for
 ethos-u55-128. The int8 original is the same network with plain Keras layers, quantized after
-training. Resumes from size_mobilenet_v2.json; writes a table (.md) and a picture (.png) beside it.
+training. A table (.md) and a picture (.png) go beside the rows.
 """
 
-import json
+import functools
+import itertools
 import pathlib
 import tempfile
+from collections.abc import Mapping
 
 import keras
 import numpy as np
-from absl import app
 
+from benchmarks import harness
+from benchmarks.harness import Row, Rows, picture, table, write
 from udc_tf import models
 from udc_tf.compact.architecture import get_layer_weights
 from udc_tf.compact.build import Compactor, Configuration, LayerChoice, carry_weights
 from udc_tf.export import vela
 from udc_tf.export.int8 import to_int8
 from udc_tf.export.lowering import lower
-from udc_tf.files import replaced_atomically
 from udc_tf.graph.channel_groups import ChannelGroups
 from udc_tf.graph.layer_rules import kernel_kind
 from udc_tf.graph.trace import trace
@@ -30,8 +32,8 @@ from udc_tf.layers.activation_quantizer import ActivationQuantizer
 
 BITS = (1, 2, 4, 8)
 NONZEROS = (1.0, 0.75, 0.5, 0.25, 0.1, 0.05, 0.01)
-_HERE = pathlib.Path(__file__)
-_PAPER = 9.3
+ORIGINAL = "int8 original"
+_PAPER = 9.3  # times smaller, at 1 bit and 1%
 
 
 def compiled_bytes(model: keras.Model, data=None) -> int:
@@ -85,76 +87,57 @@ class Cells:
         return compiled_bytes(self._model)
 
 
-def main(_):
-    path = _HERE.with_suffix(".json")
-    sizes = json.loads(path.read_text()) if path.exists() else {}
-
-    def keep(key, size):
-        sizes[key] = size
-        print(key, size, flush=True)
-        with replaced_atomically(path) as partial:
-            partial.write_text(json.dumps(sizes, indent=1) + "\n")
-
-    if "int8 original" not in sizes:
-        keep("int8 original", original())
-    cells = None
-    for bits in BITS:
-        for nonzeros in NONZEROS:
-            key = f"{bits} bits, {nonzeros:.0%}"
-            if key not in sizes:
-                cells = cells or Cells()
-                keep(key, cells.size(bits, nonzeros))
-    write_table(sizes)
-    draw(sizes)
+def key_of(bits: int, nonzeros: float) -> str:
+    return f"{bits} bits, {nonzeros:.0%}"
 
 
-def write_table(sizes) -> None:
-    base = sizes["int8 original"]
+def report(rows: Mapping[str, Row]) -> str:
+    sizes = {key: row["bytes"] for key, row in rows.items()}
+    base = sizes[ORIGINAL]
     lines = [
-        "# Compiled size of MobileNetV2 (1.0, 224)",
-        "",
-        "`python benchmarks/size_mobilenet_v2.py`; ethos-u55-128, Vela's own system. Weights are",
-        "bell-shaped, not trained. Bytes of the compiled file, and how many times smaller than the",
-        f"int8 original ({base:,} bytes).",
-        "",
-        "| bits | " + " | ".join(f"{s:.0%} non-zeros" for s in NONZEROS) + " |",
-        "|---" * (len(NONZEROS) + 1) + "|",
+        (bits, *(f"{n:,} ({base / n:.2f}x)" for n in (sizes[key_of(bits, s)] for s in NONZEROS)))
+        for bits in BITS
     ]
+    size, smallest = min((size, key) for key, size in sizes.items())
+    return (
+        "# Compiled size of MobileNetV2 (1.0, 224)\n\n"
+        "Made by `python -m benchmarks.size_mobilenet_v2`; ethos-u55-128, Vela's own system. "
+        "Weights are bell-shaped, not trained. Bytes of the compiled file, and how many times "
+        f"smaller than the int8 original ({base:,} bytes).\n\n"
+        f"{table(('bits', *(f'{s:.0%} non-zeros' for s in NONZEROS)), lines)}\n"
+        f"The smallest, {smallest} non-zeros, is {base / size:.2f} times smaller than the int8 "
+        f"original; the paper's figure goes to {_PAPER}x, at 1 bit and 1%.\n"
+    )
+
+
+def draw(rows: Mapping[str, Row], axes: np.ndarray) -> None:
+    axis = axes[0, 0]
     for bits in BITS:
-        row = [sizes[f"{bits} bits, {s:.0%}"] for s in NONZEROS]
-        lines.append(f"| {bits} | " + " | ".join(f"{n:,} ({base / n:.2f}x)" for n in row) + " |")
-    smallest = min((v, k) for k, v in sizes.items())
-    lines += [
-        "",
-        f"The smallest, {smallest[1]} non-zeros, is {base / smallest[0]:.2f} times smaller than",
-        f"the int8 original; the paper's figure goes to {_PAPER}x, at 1 bit and 1%.",
-    ]
-    _HERE.with_suffix(".md").write_text("\n".join(lines) + "\n")
-
-
-def draw(sizes) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6, 4))
-    for bits in BITS:
-        axes.plot(
+        axis.plot(
             [100 * s for s in NONZEROS],
-            [sizes[f"{bits} bits, {s:.0%}"] / 1e6 for s in NONZEROS],
+            [rows[key_of(bits, s)]["bytes"] / 1e6 for s in NONZEROS],
             marker="o",
             label=f"{bits} bit" + "s" * (bits > 1),
         )
-    axes.axhline(sizes["int8 original"] / 1e6, color="grey", linestyle="--", label="int8 original")
-    axes.set(xscale="log", xlabel="non-zeros, %", ylabel="compiled file, MB")
-    axes.set_title("MobileNetV2 (1.0, 224) after Vela, ethos-u55-128")
-    axes.set_ylim(bottom=0)
-    axes.legend()
-    figure.tight_layout()
-    # No time and no version inside: the same numbers give the same file.
-    figure.savefig(_HERE.with_suffix(".png"), dpi=120, metadata={"Software": None})
+    axis.axhline(rows[ORIGINAL]["bytes"] / 1e6, color="grey", linestyle="--", label=ORIGINAL)
+    axis.set(xscale="log", xlabel="non-zeros, %", ylabel="compiled file, MB")
+    axis.set_title("MobileNetV2 (1.0, 224) after Vela, ethos-u55-128")
+    axis.set_ylim(bottom=0)
+    axis.legend()
+
+
+def run(rows: Rows) -> str:
+    cells = functools.cache(Cells)
+    rows.once(ORIGINAL, lambda: {"bytes": original()})
+    for bits, nonzeros in itertools.product(BITS, NONZEROS):
+        rows.once(
+            key_of(bits, nonzeros),
+            lambda bits=bits, nonzeros=nonzeros: {"bytes": cells().size(bits, nonzeros)},
+        )
+    found = rows.read()
+    picture(rows.path.with_suffix(".png"), functools.partial(draw, found), height=3.8)
+    return write(rows.path.with_suffix(".md"), report(found))
 
 
 if __name__ == "__main__":
-    app.run(main)
+    harness.main(run, "size_mobilenet_v2")

@@ -1,27 +1,26 @@
 """How well the calibrated size model predicts compiled files that it was not fitted to.
 
-    python benchmarks/size_prediction.py --networks=resnet8,ds_cnn
+    python -m benchmarks.size_prediction
+    python -m benchmarks.size_prediction --networks=resnet8,ds_cnn
 
 For each network: configurations of the space `ethos_u55` near a budget are compiled, with weights
 that are bell-shaped, pruned and rounded as finetuning leaves them. The size model is fitted to the
-first of them and asked about the others. Resumes network by network.
+first of them and asked about the others.
 """
 
-import json
-import pathlib
+import functools
+from collections.abc import Mapping
 
 import numpy as np
-from absl import app, flags
-from export_networks import NETWORKS
+from absl import flags
 
+from benchmarks import harness
+from benchmarks.harness import Row, Rows, table
+from benchmarks.networks import NETWORKS
 from udc_tf.cost.flash import SizeModel
 from udc_tf.cost.targets import Flash
 from udc_tf.export import size_calibration
-from udc_tf.files import replaced_atomically
 
-_NETWORKS = flags.DEFINE_list("networks", list(NETWORKS), "Which of the benchmark's networks.")
-_FITTED = flags.DEFINE_integer("fitted", 16, "Configurations for the fit.")
-_HELD_OUT = flags.DEFINE_integer("held_out", 8, "Configurations for the comparison.")
 BUDGETS = {
     "resnet8": "24KiB",
     "ds_cnn": "12KiB",
@@ -31,23 +30,23 @@ BUDGETS = {
 }
 
 
-def summary(errors: np.ndarray) -> dict:
+def summary(errors: np.ndarray) -> dict[str, float]:
     return {
         "mean_absolute": round(float(np.abs(errors).mean()), 4),
         "worst": round(float(np.abs(errors).max()), 4),
     }
 
 
-def case(name: str) -> dict:
+def measure(name: str, fitted_count: int, held_out: int) -> Row:
     target = Flash(BUDGETS[name])
     rows = size_calibration.measure(
         NETWORKS[name](),
         "ethos_u55",
         target,
-        _FITTED.value + _HELD_OUT.value,
+        fitted_count + held_out,
         progress=lambda done, count: print(f"{name}: {done} of {count}", flush=True),
     )
-    fitted, unseen = rows[: _FITTED.value], rows[_FITTED.value :]
+    fitted, unseen = rows[:fitted_count], rows[fitted_count:]
     model = size_calibration.fit(fitted)
     calibrated = size_calibration.SizeFit(model, target.accelerator, tuple(fitted))
     default = size_calibration.SizeFit(SizeModel(), target.accelerator, tuple(fitted))
@@ -62,20 +61,31 @@ def case(name: str) -> dict:
     }
 
 
-def main(_):
-    path = pathlib.Path(__file__).with_suffix(".json")
-    results = json.loads(path.read_text()) if path.exists() else {}
-    for name in _NETWORKS.value:
-        if name not in results:
-            results[name] = case(name)
-            with replaced_atomically(path) as partial:
-                partial.write_text(json.dumps(results, indent=1) + "\n")
-        print(name, results[name]["default_on_unseen"], results[name]["fitted_on_unseen"])
+def report(rows: Mapping[str, Row]) -> str:
+    def cells(errors: Mapping[str, float]) -> tuple[str, str]:
+        return f"{errors['mean_absolute']:.1%}", f"{errors['worst']:.1%}"
+
+    lines = [
+        (name, *cells(row["default_on_unseen"]), *cells(row["fitted_on_unseen"]))
+        for name, row in rows.items()
+    ]
     errors = np.array(
-        [u["predicted"] / u["compiled"] - 1 for row in results.values() for u in row["unseen"]]
+        [u["predicted"] / u["compiled"] - 1 for row in rows.values() for u in row["unseen"]]
     )
-    print(f"All {len(errors)} unseen files: {summary(errors)}")
+    lines.append((f"all {len(errors)} unseen files", "", "", *cells(summary(errors))))
+    head = ("network", "default: mean error", "worst", "fitted: mean error", "worst")
+    return table(head, lines)
+
+
+def run(rows: Rows) -> str:
+    given = flags.FLAGS
+    for name in given.networks:
+        rows.once(name, functools.partial(measure, name, given.fitted, given.held_out))
+    return report(rows.read())
 
 
 if __name__ == "__main__":
-    app.run(main)
+    flags.DEFINE_list("networks", list(NETWORKS), "Which of the benchmark's networks.")
+    flags.DEFINE_integer("fitted", 16, "Configurations for the fit.")
+    flags.DEFINE_integer("held_out", 8, "Configurations for the comparison.")
+    harness.main(run, "size_prediction")

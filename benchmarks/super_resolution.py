@@ -1,95 +1,53 @@
-"""Whole runs of `udc` beside a baseline that was trained equally long.
+"""A whole run of `udc` for 4x super resolution, beside the network as it is and bicubic.
 
-    python benchmarks/zoo_runs.py --case=fashion_mnist --workdir=runs/fashion
-    python benchmarks/zoo_runs.py --case=cifar10 --data_dir=FOLDER --workdir=runs/cifar10
-    python benchmarks/zoo_runs.py --case=super_resolution --data_dir=FOLDER --workdir=runs/sr
+    python -m benchmarks.super_resolution --workdir=FOLDER
 
-Each can be interrupted and started again. Further flags are passed on to `udc`. The result is
-written beside this script, to zoo_runs_<case>.json, with the command that made it.
-
-The baseline is the network as it is: for classification its weights quantized to int8 after
-training, for super resolution in float and with all its multiplications.
+Far shorter than the recipe. The network that is searched in is trained for as many epochs, in float
+and with all its multiplications. Both can be interrupted and started again. PSNR is that of the Y
+channel on set5 and set14.
 """
 
-import json
 import math
-import os
 import pathlib
-import shlex
-import sys
-import time
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+from collections.abc import Mapping
 
 import keras
-import numpy as np
+from absl import flags
 
-from udc_tf import export
+from benchmarks import harness
+from benchmarks.harness import SHARED, Row, Rows, table
 from udc_tf.cli.commands import main as udc
-from udc_tf.cli.exporting import score
 from udc_tf.cli.history import EpochLines, EpochLog
-from udc_tf.cli.image_sets import score_sets
+from udc_tf.cli.image_sets import SETS, score_sets
 from udc_tf.cli.options import Options, Run, resolve
 from udc_tf.cli.tasks import task_of
-from udc_tf.cli.workdir import WorkDir, write_json
-from udc_tf.export import tflite_file
-from udc_tf.export.integer_network import Quantization
-from udc_tf.files import replaced_atomically
+from udc_tf.cli.workdir import WorkDir
 from udc_tf.models import fsrcnn
-from udc_tf.models.recipes import Recipe
 
-CASES = ("fashion_mnist", "cifar10", "super_resolution")
-_BATCHES_PER_SCORE = 256
+PASSED_ON = ("workdir", "data_dir", "search_epochs", "finetune_epochs", "learning_rate")
 
 
-def main(arguments: list[str]) -> int:
-    given = dict(a.removeprefix("--").split("=", 1) for a in arguments if "=" in a)
-    case, folder = given.pop("case", None), given.get("workdir")
-    if case not in CASES or folder is None:
-        print(f"--case is one of {', '.join(CASES)}, and --workdir=FOLDER is needed.")
-        return 2
-    flags = [f"--recipe={case}", *(f"--{k}={v}" for k, v in given.items())]
-    started = time.monotonic()
-    if code := udc("udc", ["udc", *flags]):
-        return code
-    work = WorkDir.open(folder)
+def measure(given: Mapping[str, object]) -> Row:
+    arguments = ["--recipe=super_resolution", *(f"--{name}={given[name]}" for name in PASSED_ON)]
+    if code := udc("udc", ["udc", *arguments]):
+        raise SystemExit(code)
+    work = WorkDir.open(given["workdir"])
     run = resolve(Options().over(work.read_record()["options"]))
-    baseline = run_baseline(run, work.path / "baseline")
-    write_json(
-        pathlib.Path(__file__).with_name(f"zoo_runs_{case}.json"),
-        {
-            "command": shlex.join(["python", "benchmarks/zoo_runs.py", *_without_paths(arguments)]),
-            "case": case,
-            "searched": work.read_results(),
-            "baseline": baseline,
-            "seconds_of_this_call": round(time.monotonic() - started),
-        },
-    )
-    return 0
+    return {"searched": work.read_results(), "baseline": baseline(run, work.path / "baseline")}
 
 
-def _without_paths(arguments: list[str]) -> list[str]:
-    """The machine's folders are nobody's business."""
-    private = ("--workdir=", "--data_dir=")
-    return [a.split("=")[0] + "=FOLDER" if a.startswith(private) else a for a in arguments]
-
-
-def run_baseline(run: Run, folder: pathlib.Path) -> dict:
+def baseline(run: Run, folder: pathlib.Path) -> Row:
     """Trains the network as it is for as many epochs as search and finetuning had."""
-    done = folder / "results.json"
-    if done.exists():
-        return json.loads(done.read_text())
     data, recipe, task = run.load_data(), run.recipe, task_of(run.recipe.task)
     keras.utils.set_random_seed(run.seed)
-    model = _network(recipe, data)
+    model = fsrcnn(data.input_shape, search_depth=False)
     epochs = recipe.search_epochs + recipe.stages.total_epochs
     steps = math.ceil(len(data.train) / recipe.batch_size)
     rate = keras.optimizers.schedules.CosineDecay(
         recipe.learning_rate[0], epochs * steps, alpha=1e-3
     )
-    adam = recipe.optimizer == "adam"
-    optimizer = keras.optimizers.Adam(rate) if adam else keras.optimizers.SGD(rate, momentum=0.9)
-    model.compile(optimizer, task.loss(model), metrics=task.metrics(), jit_compile=False)
+    adam = keras.optimizers.Adam(rate)
+    model.compile(adam, task.loss(model), metrics=task.metrics(), jit_compile=False)
     train = data.training_batches(
         recipe.batch_size,
         recipe.augmentation,
@@ -107,44 +65,13 @@ def run_baseline(run: Run, folder: pathlib.Path) -> dict:
             keras.callbacks.BackupAndRestore(str(folder / "state"), delete_checkpoint=False),
         ],
     )
-    results = {"epochs": epochs, "parameters": model.count_params()}
-    results["test_score"] = float(
-        model.evaluate(data.batches("test", recipe.batch_size), verbose=0, return_dict=True)[
-            task.metric
-        ]
-    )
-    if recipe.task == "super_resolution":
-        results["sets"] = score_sets(model, run.options.data_dir)
-        results["macs"] = _macs(model)
-    else:
-        results |= _as_int8(run, model, data, folder)
-    with replaced_atomically(done) as partial:
-        partial.write_text(json.dumps(results, indent=1))
-    return results
-
-
-def _network(recipe: Recipe, data) -> keras.Model:
-    if recipe.task == "super_resolution":
-        return fsrcnn(data.input_shape, search_depth=False)
-    return recipe.model(data.input_shape, data.classes)
-
-
-def _as_int8(run: Run, model: keras.Model, data, folder: pathlib.Path) -> dict:
-    calibration = data.arrays("train", 512)[0]
-    result = export.export(model, folder / "artefacts", calibration=calibration)
-    file = tflite_file.read(result.tflite_path)
-    into, out = (Quantization.of_tensor(file.tensors[i[0]]) for i in (file.inputs, file.outputs))
-    x, y = data.arrays("test")
-    outputs = [
-        export.run(
-            result.tflite_path, into.quantize(x[i : i + _BATCHES_PER_SCORE]), on="tflite"
-        ).outputs[0]
-        for i in range(0, len(x), _BATCHES_PER_SCORE)
-    ]
+    scores = model.evaluate(data.batches("test", recipe.batch_size), verbose=0, return_dict=True)
     return {
-        "int8_test_score": score(run, out.dequantize(np.concatenate(outputs)), y),
-        "flash_bytes": result.flash_bytes,
-        "sram_bytes": result.sram_bytes,
+        "epochs": epochs,
+        "parameters": model.count_params(),
+        "test_score": float(scores[task.metric]),
+        "sets": score_sets(model, run.options.data_dir),
+        "macs": _macs(model),
     }
 
 
@@ -161,5 +88,28 @@ def _macs(model: keras.Model) -> int:
     return total
 
 
+def report(rows: Mapping[str, Row]) -> str:
+    lines = []
+    for name, row in rows.items():
+        for kind, found in row.items():
+            psnr = (f"{found['sets'][s]['psnr']:.2f}" for s in SETS)
+            lines.append((name, kind, *psnr, f"{found['macs'] / 1e6:.1f}"))
+        bicubic = (f"{found['sets'][s]['bicubic']:.2f}" for s in SETS)
+        lines.append((name, "bicubic", *bicubic, ""))
+    return table(("run", "", *(f"{s}, dB" for s in SETS), "million MACs at 64x64"), lines)
+
+
+def run(rows: Rows) -> str:
+    given = flags.FLAGS.flag_values_dict()
+    epochs = f"{given['search_epochs']} + {given['finetune_epochs']} epochs"
+    rows.once(f"{epochs}, learning rate {given['learning_rate']}", lambda: measure(given))
+    return report(rows.read())
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    flags.DEFINE_string("workdir", "runs/super_resolution", "Where the run is kept.")
+    flags.DEFINE_string("data_dir", str(SHARED / "data" / "super_resolution"), "The images.")
+    flags.DEFINE_integer("search_epochs", 4, "Of the search.")
+    flags.DEFINE_integer("finetune_epochs", 6, "Of finetuning.")
+    flags.DEFINE_float("learning_rate", 0.001, "Of the search.")
+    harness.main(run, "super_resolution")

@@ -1,26 +1,28 @@
 """TFLM's look-up tables: what they save, and whether TFLM still computes the same with them.
 
-    python benchmarks/tflm_compression.py
+    python -m benchmarks.tflm_compression
 
-Two networks x three bitwidths, random configurations. Once with one table a tensor, once with
-tables that follow the scales (one a channel for convolutions). Writes tflm_compression.json.
+Two networks x three bitwidths, random configurations. Once with one table per tensor, once
+with tables that follow the scales (one per channel for convolutions).
 """
 
-import json
-import pathlib
+import functools
+import itertools
+from collections.abc import Mapping
 
 import numpy as np
-from absl import app
-from export_networks import random_compact, random_inputs
 from tflite_micro import compression
 
+from benchmarks import harness
+from benchmarks.harness import Row, Rows, table
+from benchmarks.networks import random_compact, random_inputs
 from udc_tf.export import int8, lut_compression, tflite_file, tflm_check
-from udc_tf.files import replaced_atomically
 
+FORMS = ("a table a tensor", "tables as scales")
 NETWORKS, BITS = ("resnet8", "ds_cnn"), (1, 2, 4)
 
 
-def one_table_a_tensor(content: bytes) -> bytes:
+def one_table_per_tensor(content: bytes) -> bytes:
     spec, file, wanted = compression.spec, tflite_file.read(content), []
     for index, _, _ in lut_compression.worthwhile(content):
         values = len(np.unique(file.tensors[index].data))
@@ -29,15 +31,14 @@ def one_table_a_tensor(content: bytes) -> bytes:
     return bytes(compression.compress(content, wanted))
 
 
-def case(name: str, bits: int) -> dict:
+def measure(name: str, bits: int) -> Row:
     model, rng = random_compact(name, 0, bits), np.random.default_rng(0)
     data = random_inputs(model, 16, rng)
     exact = int8.to_int8(model, data)
     codes = exact.quantize_inputs([data])
     (golden,) = tflm_check.run(exact.content, codes)
     row = {"tflite_bytes": len(exact.content)}
-    forms = {"a table a tensor": one_table_a_tensor, "tables as scales": lut_compression.compress}
-    for form, compress in forms.items():
+    for form, compress in zip(FORMS, (one_table_per_tensor, lut_compression.compress), strict=True):
         content = compress(exact.content)
         (outputs,) = tflm_check.run(content, codes)
         difference = np.abs(outputs.astype(int) - golden)
@@ -49,13 +50,24 @@ def case(name: str, bits: int) -> dict:
     return row
 
 
-def main(_):
-    results = {f"{n}, {b} bits": case(n, b) for n in NETWORKS for b in BITS}
-    with replaced_atomically(pathlib.Path(__file__).with_suffix(".json")) as partial:
-        partial.write_text(json.dumps(results, indent=1) + "\n")
-    for name, row in results.items():
-        print(name, row)
+def report(rows: Mapping[str, Row]) -> str:
+    lines = [
+        (
+            name,
+            row["tflite_bytes"],
+            *(row[f][of] for f in FORMS for of in ("bytes", "equal outputs")),
+        )
+        for name, row in rows.items()
+    ]
+    kinds = ("bytes, one table per tensor", "equal outputs", "bytes, as scales", "equal outputs")
+    return table(("network", "bytes", *kinds), lines)
+
+
+def run(rows: Rows) -> str:
+    for name, bits in itertools.product(NETWORKS, BITS):
+        rows.once(f"{name}, {bits} bits", functools.partial(measure, name, bits))
+    return report(rows.read())
 
 
 if __name__ == "__main__":
-    app.run(main)
+    harness.main(run, "tflm_compression")

@@ -1,46 +1,41 @@
-"""One integer tensor a layer, or two: f(x,Q) + beta*f(x,sign). Flash and accuracy of both.
+"""One integer tensor per layer, or two: f(x,Q) + beta*f(x,sign). Flash and accuracy of both.
 
-    python benchmarks/two_tensors.py
+    python -m benchmarks.two_tensors
 
 A small network, 4 bits and 30% non-zeros in the shifted number format, finetuned on the embedded
 digits with two seeds; then exported in both ways. Accuracy on the test part, in TFLM's arithmetic.
-Writes two_tensors.json.
 """
 
-import json
-import pathlib
+import functools
 import tempfile
+from collections.abc import Mapping
 
 import keras
 import numpy as np
-from absl import app, flags, logging
+from absl import flags, logging
 
 import udc_tf
 import udc_tf.export
+from benchmarks import harness
+from benchmarks.data import scaled_digits
+from benchmarks.harness import Row, Rows, table
+from benchmarks.networks import uniform_compact
 from udc_tf import models
-from udc_tf.compact.build import Compactor, Configuration, LayerChoice
 from udc_tf.export import int8, tflm_check
-from udc_tf.files import replaced_atomically
-from udc_tf.graph.channel_groups import ChannelGroups
-from udc_tf.graph.trace import trace
-from udc_tf.models.data.digits import digits
 
-_EPOCHS = flags.DEFINE_integer("epochs", 12, "Of finetuning.")
 SEEDS = (0, 1)
 
 
-def finetuned(seed: int, train) -> keras.Model:
+def finetuned(seed: int, train, epochs: int) -> keras.Model:
     keras.utils.set_random_seed(seed)
-    graph = trace(models.small_cnn((8, 8, 1), 10))
-    layers = {n.name: LayerChoice(4, 0.3) for n in graph.nodes}
-    tiny = Compactor(graph, ChannelGroups(graph), Configuration(layers=layers)).build()
+    tiny = uniform_compact(models.small_cnn((8, 8, 1), 10), 4, 0.3, dense_ends=False)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    stages = udc_tf.Stages(epochs=_EPOCHS.value)
+    stages = udc_tf.Stages(epochs=epochs)
     udc_tf.finetune(tiny, train, stages=stages, loss=loss, batch_size=32, seed=seed, verbose=0)
     return tiny
 
 
-def case(tiny: keras.Model, deployment: str, calibration, test) -> dict:
+def exported(tiny: keras.Model, deployment: str, calibration, test) -> Row:
     x, y = test
     with tempfile.TemporaryDirectory() as folder:
         result = udc_tf.export.export(
@@ -56,26 +51,33 @@ def case(tiny: keras.Model, deployment: str, calibration, test) -> dict:
         }
 
 
-def main(_):
+def measure(seed: int, epochs: int) -> Row:
+    train, test = scaled_digits("train"), scaled_digits("test")
+    tiny = finetuned(seed, train, epochs)
+    predicted = tiny.predict(test[0], verbose=0).argmax(-1)
+    row = {"keras": {"accuracy": round(float(np.mean(predicted == test[1])), 4)}}
+    for deployment in int8.DEPLOYMENTS:
+        row[deployment] = exported(tiny, deployment, train[0][:128], test)
+    return row
+
+
+def report(rows: Mapping[str, Row]) -> str:
+    kinds = ("flash_bytes", "sram_bytes", "estimated_cycles", "accuracy")
+    lines = [
+        (seed, deployment, *(row[deployment][kind] for kind in kinds))
+        for seed, row in rows.items()
+        for deployment in int8.DEPLOYMENTS
+    ]
+    return table(("", "deployment", *kinds), lines)
+
+
+def run(rows: Rows) -> str:
     logging.set_verbosity(logging.ERROR)
-    data = digits()
-    parts = {}
-    for name in ("train", "test"):
-        part = getattr(data, name)
-        x = np.asarray(part.x, "float32")
-        parts[name] = (x / max(1.0, x.max()), np.asarray(part.y))
-    results = {}
     for seed in SEEDS:
-        tiny = finetuned(seed, parts["train"])
-        predicted = tiny.predict(parts["test"][0], verbose=0).argmax(-1)
-        row = {"keras": {"accuracy": round(float(np.mean(predicted == parts["test"][1])), 4)}}
-        for deployment in int8.DEPLOYMENTS:
-            row[deployment] = case(tiny, deployment, parts["train"][0][:128], parts["test"])
-        results[f"seed {seed}"] = row
-        print(seed, row, flush=True)
-    with replaced_atomically(pathlib.Path(__file__).with_suffix(".json")) as partial:
-        partial.write_text(json.dumps(results, indent=1) + "\n")
+        rows.once(f"seed {seed}", functools.partial(measure, seed, flags.FLAGS.epochs))
+    return report(rows.read())
 
 
 if __name__ == "__main__":
-    app.run(main)
+    flags.DEFINE_integer("epochs", 12, "Of finetuning.")
+    harness.main(run, "two_tensors")

@@ -1,9 +1,9 @@
 """Does the choice matter? Networks of about one size, all trained from scratch alike.
 
-    python -m benchmarks.compare_choices                 # runs what is missing, then reports
-    python -m benchmarks.compare_choices --only_report
+    python -m benchmarks.compare.choices                 # runs what is missing, then reports
+    python -m benchmarks.compare.choices --only_report
 
-Two questions that the comparison (`compare.py`) leaves open, on its CIFAR-10 task:
+Two questions that the comparison leaves open, on its CIFAR-10 task:
 
 - designs: at 26,000 bytes UDC is level with a uniform network. Is its choice bad, or is there
   little to choose? Networks of full width with the same bits, which keep their weights in very
@@ -19,27 +19,24 @@ validation images; the test images are not looked at. Several processes may shar
 
 import dataclasses
 import functools
-import os
 import pathlib
 from collections.abc import Iterator, Mapping
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
 import keras
 import numpy as np
-from absl import app, flags
-from benchmarks.compare_data import Task
-from benchmarks.compare_methods import Stopwatch, proposed, searched, trained_and_deployed
-from benchmarks.compare_rows import Row, Rows, Run
-from benchmarks.compare_sizing import SPACE, Bench, statistics_batches
+from absl import flags
 
 import udc_tf
-from benchmarks import compare_data
-from udc_tf.files import replaced_atomically
+from benchmarks import harness
+from benchmarks.compare import tasks
+from benchmarks.compare.methods import proposed, searched, trained_and_deployed
+from benchmarks.compare.runs import Run
+from benchmarks.compare.sizing import SPACE, Bench, statistics_batches
+from benchmarks.compare.tasks import Task
+from benchmarks.harness import Row, Rows, Stopwatch, table, write
 from udc_tf.models import data as data_sets
 from udc_tf.search.extract import architecture_of, chosen_options
 
-RESULTS = pathlib.Path(__file__).with_suffix(".json")
 EPOCHS, IMAGES, UNSEEN = 12, 24_000, 21_000
 
 
@@ -79,7 +76,7 @@ DESIGNS = {
 }
 # Name -> epochs, settings.
 SEARCHES = {
-    "1 epoch": (1, {"warmup": 0.5}),  # as in compare.py
+    "1 epoch": (1, {"warmup": 0.5}),  # as in the comparison
     "8 epochs": (8, {}),
     "8 epochs from uniform probabilities": (8, {"certainty": 0.0}),
 }
@@ -87,11 +84,11 @@ SEARCHES = {
 
 def load(cache: pathlib.Path) -> Task:
     """The comparison's CIFAR-10, with unseen training images to validate on."""
-    task = compare_data.load("cifar", IMAGES, cache)
-    found = data_sets.cifar("cifar10", compare_data.unpacked_cifar(cache))
+    task = tasks.load("cifar", IMAGES, cache)
+    found = data_sets.cifar("cifar10", tasks.unpacked_cifar(cache))
     part = found.part("train")
     unseen = slice(IMAGES, IMAGES + UNSEEN)
-    images = found.scaling(compare_data.halved(part.x[unseen]))
+    images = found.scaling(tasks.halved(part.x[unseen]))
     return dataclasses.replace(task, validation=(images, np.asarray(part.y[unseen], np.int32)))
 
 
@@ -155,12 +152,13 @@ def report(rows: Mapping[str, Row]) -> str:
         found = {n: sorted(rs, key=lambda r: r["seed"]) for n, rs in found.items() if rs}
         if not found:
             continue
-        text += f"| {method} | compiled, bytes | accuracy by seed, % | mean |\n|---|---|---|---|\n"
+        lines = []
         for name, of_seeds in found.items():
             accuracies = [100 * r["validation_accuracy"] for r in of_seeds]
             size = np.mean([r["flash_bytes"] for r in of_seeds])
             each = ", ".join(f"{a:.1f}" for a in accuracies)
-            text += f"| {name} | {size:,.0f} | {each} | {np.mean(accuracies):.1f} |\n"
+            lines.append((name, f"{size:,.0f}", each, f"{np.mean(accuracies):.1f}"))
+        text += table((method, "compiled, bytes", "accuracy by seed, %", "mean"), lines)
         groups = [[100 * r["validation_accuracy"] for r in rs] for rs in found.values()]
         text += _spread(groups) + "\n"
     return text
@@ -182,34 +180,25 @@ def _spread(groups: list[list[float]]) -> str:
     return f"\nStandard deviation between the means {means:.2f}, between seeds {seeds:.2f}.\n"
 
 
-def main(_) -> None:
-    given = flags.FLAGS
-    cache = pathlib.Path(given.cache).expanduser()
-    rows = Rows(RESULTS, cache / "locks")
+def run(rows: Rows) -> str:
+    cache = pathlib.Path(flags.FLAGS.cache).expanduser()
 
     @functools.cache
     def bench() -> Bench:
         return Bench(load(cache), cache)
 
-    for run in [] if given.only_report else runs([int(s) for s in given.seeds]):
-        if claim := rows.claim(run):
-            with claim:
-                if run.key not in rows.read():
-                    rows.add(run, row := perform(bench(), run))
-                    print(run.key, row.get("validation_accuracy", row.get("failed")), flush=True)
-    text = report(rows.read())
-    with replaced_atomically(RESULTS.with_suffix(".md")) as partial:
-        partial.write_text(
-            "# Networks of about one size, trained from scratch alike\n\n"
-            "Made by `python -m benchmarks.compare_choices` from `compare_choices.json`: CIFAR-10 "
-            f"at 16x16, {EPOCHS} epochs of {IMAGES:,} images, accuracy of the int8 file on "
-            f"{UNSEEN:,} training images that no run has seen.\n\n{text}"
-        )
-    print(text)
+    for one in runs([int(s) for s in flags.FLAGS.seeds]):
+        rows.once(one.key, lambda one=one: one.row(perform(bench(), one)))
+    return write(
+        rows.path.with_suffix(".md"),
+        "# Networks of about one size, trained from scratch alike\n\n"
+        f"Made by `python -m benchmarks.compare.choices` from `{rows.path.name}`: CIFAR-10 "
+        f"at 16x16, {EPOCHS} epochs of {IMAGES:,} images, accuracy of the int8 file on "
+        f"{UNSEEN:,} training images that no run has seen.\n\n{report(rows.read())}",
+    )
 
 
 if __name__ == "__main__":
     flags.DEFINE_list("seeds", ["0", "1", "2"], "One run each.")
-    flags.DEFINE_string("cache", "~/.cache/udc_tf/compare", "For data and size fits.")
-    flags.DEFINE_bool("only_report", False, "No runs.")
-    app.run(main)
+    flags.DEFINE_string("cache", tasks.CACHE, "For data and size fits.")
+    harness.main(run, "compare_choices")

@@ -1,56 +1,43 @@
 """The comparison at full size: the recipes for Fashion-MNIST and CIFAR-10, UDC and plain int8.
 
 `udc` as a user would call it, then the same network at full width with 8 dense bits, trained for as
-many epochs. Both resume where they were interrupted. Results go to a file beside the rows.
+many epochs. Both resume where they were interrupted. Their rows go to results/compare_full.json.
 """
 
 import dataclasses
-import json
+import functools
 import pathlib
 from collections.abc import Sequence
 
 import keras
-from benchmarks.compare_data import Task
-from benchmarks.compare_methods import INT8, Stopwatch, int8_accuracies, parse_uniform
 
 import udc_tf
-from benchmarks import compare_data
+from benchmarks.compare import tasks
+from benchmarks.compare.methods import INT8, int8_accuracies, parse_uniform
+from benchmarks.compare.tasks import Task
+from benchmarks.harness import Row, Rows, Stopwatch
+from benchmarks.networks import uniform_compact
 from udc_tf.cli.commands import main as udc
 from udc_tf.cli.workdir import WorkDir
-from udc_tf.compact.build import Compactor, Configuration, LayerChoice
-from udc_tf.files import replaced_atomically
-from udc_tf.graph.channel_groups import ChannelGroups
-from udc_tf.graph.trace import trace
 from udc_tf.models import data as data_sets
 from udc_tf.models import recipes
 
 RECIPES = {"fashion": "fashion_mnist", "cifar": "cifar10"}
 
 
-def run(
-    names: Sequence[str],
-    methods: Sequence[str],
-    cache: pathlib.Path,
-    beside: pathlib.Path,
-    only_report: bool,
-) -> str:
-    """Does what is missing; two processes may share the work if their `methods` differ."""
+def run(names: Sequence[str], methods: Sequence[str], cache: pathlib.Path, rows: Rows) -> str:
+    """Does what is missing; several processes may share the work."""
     if unknown := set(names) - set(RECIPES):
         raise ValueError(f"--full takes {', '.join(RECIPES)}. Received: {', '.join(unknown)}")
-    path = beside.with_name(f"{beside.stem}_full.json")
-    for name in [] if only_report else names:
-        folder = None if name == "fashion" else compare_data.unpacked_cifar(cache)
-        for method, perform in METHODS.items():
-            key = f"{name}: {method}"
-            if method in methods and key not in _read(path):
-                result = perform(name, folder, cache / "full" / name / method)
-                with replaced_atomically(path) as partial:
-                    partial.write_text(json.dumps({**_read(path), key: result}, indent=1) + "\n")
-    return "\n".join(f"{key}: {row}" for key, row in _read(path).items())
+    for name in names:
+        for method in (m for m in METHODS if m in methods):
+            rows.once(f"{name}: {method}", functools.partial(_perform, name, method, cache))
+    return "\n".join(f"{key}: {row}" for key, row in rows.read().items())
 
 
-def _read(path: pathlib.Path) -> dict[str, dict]:
-    return json.loads(path.read_text()) if path.is_file() else {}
+def _perform(name: str, method: str, cache: pathlib.Path) -> Row:
+    data_dir = None if name == "fashion" else tasks.unpacked_cifar(cache)
+    return METHODS[method](name, data_dir, cache / "full" / name / method)
 
 
 def _task(name: str, data) -> Task:
@@ -58,7 +45,7 @@ def _task(name: str, data) -> Task:
     return Task(name, *parts, budgets=())
 
 
-def _searched(name: str, data_dir: pathlib.Path | None, folder: pathlib.Path) -> dict:
+def _searched(name: str, data_dir: pathlib.Path | None, folder: pathlib.Path) -> Row:
     arguments = [f"--recipe={RECIPES[name]}", f"--workdir={folder}"]
     if data_dir is not None:
         arguments.append(f"--data_dir={data_dir}")
@@ -77,19 +64,13 @@ def _searched(name: str, data_dir: pathlib.Path | None, folder: pathlib.Path) ->
     }
 
 
-def _plain_int8(name: str, data_dir: pathlib.Path | None, folder: pathlib.Path) -> dict:
+def _plain_int8(name: str, data_dir: pathlib.Path | None, folder: pathlib.Path) -> Row:
     recipe = recipes.get(RECIPES[name])
     epochs = recipe.search_epochs + recipe.stages.total_epochs
     data = data_sets.load(RECIPES[name], data_dir)
     watch = Stopwatch()
     keras.utils.set_random_seed(0)
-    graph = trace(recipe.model())
-    kinds = (keras.layers.Conv2D, keras.layers.Dense)
-    bits, nonzeros = parse_uniform(INT8)
-    layers = {
-        n.name: LayerChoice(bits, nonzeros) for n in graph.nodes if isinstance(n.layer, kinds)
-    }
-    tiny = Compactor(graph, ChannelGroups(graph), Configuration(layers=layers)).build()
+    tiny = uniform_compact(recipe.model(), *parse_uniform(INT8))
     udc_tf.finetune(
         tiny,
         data.training_batches(recipe.batch_size, recipe.augmentation),
@@ -103,7 +84,7 @@ def _plain_int8(name: str, data_dir: pathlib.Path | None, folder: pathlib.Path) 
         "epochs": epochs,
         "flash_bytes": result.flash_bytes,
         "budget": None,
-        "seconds of the last start": watch.read()[1],
+        "seconds of the last start": watch.read().wall,
         **int8_accuracies(result.tflite_path, _task(name, data)),
     }
 

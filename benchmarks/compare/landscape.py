@@ -1,6 +1,6 @@
-"""What accuracy depends on: a linear fit to the networks that `compare.py` has trained.
+"""What accuracy depends on: a linear fit to the networks that the comparison has trained.
 
-    python -m benchmarks.compare_landscape      # from compare.json; writes compare_landscape.md
+    python -m benchmarks.compare.landscape      # from compare.json; writes compare_landscape.md
 
 Of every network whose layers are known (uniform ones, and what UDC and plain search chose) the
 features are means over its layers, each layer counting alike: halvings of its channels and of its
@@ -9,15 +9,13 @@ the fit says of halvings is about what `udc_tf.search.start` takes for harm. Acc
 validation images.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from benchmarks.compare_methods import parse_uniform
-from benchmarks.compare_rows import Row
 
-from benchmarks.compare import RESULTS
-from udc_tf.files import replaced_atomically
+from benchmarks import harness
+from benchmarks.compare.methods import parse_uniform
+from benchmarks.harness import Row, Rows, table, write
 
 _METHODS = ("uniform", "int8_full", "udc", "dnas")
 FEATURES = (
@@ -103,8 +101,6 @@ def report(rows: Mapping[str, Row], names: Sequence[str] = ("fashion", "cifar"))
     found = [fit(rows, name) for name in names]
     coefficients = [f["coefficients"] for f in found]
     lines = [
-        ("points of validation accuracy", *names),
-        ("---",) * (1 + len(names)),
         ("networks", *(str(f["networks"]) for f in found)),
         ("at full width, dense, 8 bits", *(f"{c[0]:.1f}" for c in coefficients)),
     ]
@@ -124,18 +120,15 @@ def report(rows: Mapping[str, Row], names: Sequence[str] = ("fashion", "cifar"))
         ("error for networks left out", *(f"{f['error']:.1f}" for f in found)),
         ("standard deviation between seeds", *(f"{f['seeds']:.1f}" for f in found)),
     ]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return table(("points of validation accuracy", *names), lines)
 
 
-def main() -> None:
-    text = report(json.loads(RESULTS.read_text()))
-    with replaced_atomically(RESULTS.with_name("compare_landscape.md")) as partial:
-        partial.write_text(
-            "# What accuracy depends on\n\n"
-            f"Made by `python -m benchmarks.compare_landscape` from `{RESULTS.name}`.\n\n{text}"
-        )
-    print(text)
+def run(rows: Rows) -> str:
+    path = rows.path
+    head = f"Made by `python -m benchmarks.compare.landscape` from `{path.name}`."
+    text = f"# What accuracy depends on\n\n{head}\n\n{report(rows.read())}"
+    return write(path.with_name(f"{path.stem}_landscape.md"), text)
 
 
 if __name__ == "__main__":
-    main()
+    harness.main(run, "compare")

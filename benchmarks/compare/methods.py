@@ -6,23 +6,21 @@ follows the same rates). Where export has to tighten a network, two epochs follo
 line, whatever the method; its row says so.
 
 Equal flash: what a method proposes is compiled before it is trained on, with weights of some
-training, and proposed anew until it takes up the budget (`compare_sizing`). That is counted for
-none.
+training, and proposed anew until it takes up the budget (`sizing`). That is counted for none.
 """
 
 import dataclasses
-import os
 import pathlib
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 import numpy as np
-from benchmarks.compare_data import Task
-from benchmarks.compare_rows import Row, Run
-from benchmarks.compare_sizing import (
+
+import udc_tf
+from benchmarks.compare.runs import Run
+from benchmarks.compare.sizing import (
     LOSS,
     SPACE,
     Bench,
@@ -30,8 +28,8 @@ from benchmarks.compare_sizing import (
     sized,
     statistics_batches,
 )
-
-import udc_tf
+from benchmarks.compare.tasks import Task
+from benchmarks.harness import Row, Stopwatch
 from udc_tf.export import tflite_file
 from udc_tf.export.errors import BudgetError
 from udc_tf.export.integer_network import Quantization
@@ -76,25 +74,9 @@ RECIPES = {
     # Half of it warm-up: in two epochs, the first guess would else be made after fifty steps.
     "udc": Recipe({"warmup": 0.5}),
     "udc:fresh": Recipe({"warmup": 0.5}, stages={"start": "fresh"}),
-    "udc:longer search": Recipe({"warmup": 0.5}, search_images=32_000),
-    "udc:8 samples": Recipe({"warmup": 0.5, "samples": 8}),
     # What of the distance to a uniform network is the choice, and what the search's epochs.
     "udc:uniform instead": Recipe({"warmup": 0.5}, instead=(4, 0.2)),
 }
-
-
-class Stopwatch:
-    """Processor time, that of child processes included, and wall time since it was made."""
-
-    def __init__(self):
-        self._begin = self._now()
-
-    @staticmethod
-    def _now() -> tuple[float, float]:
-        return sum(os.times()[:4]), time.perf_counter()
-
-    def read(self) -> tuple[float, float]:
-        return tuple(round(b - a, 1) for a, b in zip(self._begin, self._now(), strict=True))
 
 
 def search_method(bench: Bench, run: Run, recipe: Recipe) -> Row:
@@ -104,7 +86,7 @@ def search_method(bench: Bench, run: Run, recipe: Recipe) -> Row:
     target = bench.target(run.budget)
     settings = udc_tf.SearchSettings(**{**recipe.search, "seed": run.seed})
     search, found = searched(task, target, settings, search_epochs)
-    found["search_cpu_seconds"] = watch.read()[0]
+    found["search_cpu_seconds"] = watch.read().cpu
     if recipe.instead is None:
         arch = proposed(search, task, target)
     else:
@@ -241,7 +223,7 @@ def trained_and_deployed(bench: Bench, run: Run, tiny, stages, target, watch: St
 
     try:
         train(tiny, stages)
-        training = watch.read()[0]
+        training = watch.read().cpu
         row = deployed(tiny, task, target, lambda network: train(network, stages.recovery()))
         row["training_cpu_seconds"] = training
     except DivergedError as error:
@@ -284,21 +266,3 @@ def int8_accuracies(path: pathlib.Path, task: Task) -> dict[str, float]:
         right = outputs.reshape(len(x), -1).argmax(axis=1) == y
         accuracies[f"{part}_accuracy"] = round(float(right.mean()), 4)
     return accuracies
-
-
-def perform(bench: Bench, run: Run) -> Row:
-    """Does one run of any method."""
-    keras.utils.clear_session()
-    if run.budget is not None:
-        bench.target(run.budget)  # a size fit that is made now is not this run's time
-    if run.method in RECIPES:
-        return search_method(bench, run, RECIPES[run.method])
-    if run.method == "dnas":
-        return search_method(bench, run, dnas_recipe(run.setting))
-    if run.method in ("uniform", "int8_full"):
-        return uniform(bench, run)
-    if run.method == "tfmot":
-        from benchmarks.compare_tfmot import prune_and_quantize
-
-        return prune_and_quantize(bench, run)
-    raise ValueError(f"There is no method {run.method!r}.")

@@ -2,27 +2,25 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from benchmarks.compare_methods import INT8, RECIPES, STRENGTHS, UNIFORM, uniform_setting
-from benchmarks.compare_rows import Row, Run
-
-from benchmarks import compare_tfmot
+from benchmarks.compare import tfmot
+from benchmarks.compare.methods import INT8, RECIPES, STRENGTHS, UNIFORM, uniform_setting
+from benchmarks.compare.runs import Run
+from benchmarks.harness import Row
 
 METHODS = ("udc", "uniform", "int8_width", "int8_full", "random", "tfmot", "dnas")
 FEW, MANY = 3, 10  # random trials: times UDC's cost
 SETTINGS = {
     "uniform": [uniform_setting(*u) for u in UNIFORM],
     "int8_width": [INT8],
-    "tfmot": [compare_tfmot.setting_of(s) for s in compare_tfmot.SPARSITIES],
+    "tfmot": [tfmot.setting_of(s) for s in tfmot.SPARSITIES],
     "dnas": [f"lambda {s:g}" for s in STRENGTHS],
     "random": [f"trial {n}" for n in range(MANY)],
 }
 SEARCHES = "default"  # the setting of udc
+FIRST_SEED = 0  # settings are chosen by it
 
 # Data -> (epochs, images, budgets).
 Sizes = Mapping[str, tuple[int, int, Sequence[int]]]
-
-
-FIRST_SEED = 0  # settings are chosen by it
 
 
 def plan(sizes: Sizes, methods: Sequence[str], seeds: Sequence[int], rows) -> Iterator[Run]:

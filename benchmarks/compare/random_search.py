@@ -1,9 +1,9 @@
 """Random search through keras-tuner, in one process or with keras-tuner's chief and workers.
 
-    python -m benchmarks.compare_tuner --data=fashion --budget=9000 --trials=10
+    python -m benchmarks.compare.random_search --data=fashion --budget=9000 --trials=10
 
 With KERASTUNER_TUNER_ID=chief, KERASTUNER_ORACLE_IP and KERASTUNER_ORACLE_PORT set, the process
-hands out the trials; with another id it works on them. Rows go where compare.py looks for them.
+hands out the trials; with another id it works on them. Rows go where the comparison looks for them.
 
 A trial draws random preferences for all options of the search space, repairs them to the budget as
 `SearchModel.architecture` does, and trains what comes out from scratch for as many epochs as UDC
@@ -18,11 +18,13 @@ from collections.abc import Callable
 import keras
 import keras_tuner
 from absl import app, flags
-from benchmarks.compare_methods import random_trial
-from benchmarks.compare_rows import Row, Rows, Run
-from benchmarks.compare_sizing import Bench
 
-from benchmarks import compare_data
+from benchmarks.compare import tasks
+from benchmarks.compare.methods import random_trial
+from benchmarks.compare.options import define_flags
+from benchmarks.compare.runs import Run
+from benchmarks.compare.sizing import Bench
+from benchmarks.harness import Row, Rows, rows_of
 
 _LARGEST_DRAW = 2**31 - 1
 
@@ -80,7 +82,7 @@ def run_trials(bench: Bench, rows: Rows, run: Run, trials: int) -> Row | None:
             keras.utils.clear_session()
             bench.target(trial.budget)  # a size fit that is made now is not this trial's time
             row = random_trial(bench, trial, draw)
-            rows.add(trial, row)
+            rows.add(trial.key, trial.row(row))
         return row.get("validation_accuracy", 0.0)
 
     name = f"random_{run.data}_{run.budget}_{run.epochs}_{run.images}"
@@ -97,9 +99,9 @@ def run_trials(bench: Bench, rows: Rows, run: Run, trials: int) -> Row | None:
 def main(_) -> None:
     given = flags.FLAGS
     cache = pathlib.Path(given.cache).expanduser()
-    rows = Rows(pathlib.Path(given.results), cache / "locks")
+    rows = rows_of(given)
     for name in given.data:
-        task = compare_data.load(name, given.images, cache)
+        task = tasks.load(name, given.images, cache)
         images = len(task.train[0])
         run = Run(name, "random", "", given.budget, 0, given.epochs, images)
         run_trials(Bench(task, cache, given.size_compiles), rows, run, given.trials)
@@ -108,7 +110,5 @@ def main(_) -> None:
 if __name__ == "__main__":
     flags.DEFINE_integer("budget", None, "Bytes of compiled flash.", required=True)
     flags.DEFINE_integer("trials", 10, "How many.")
-    from benchmarks import compare
-
-    compare.define_flags()
+    define_flags()
     app.run(main)

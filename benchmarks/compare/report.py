@@ -3,14 +3,23 @@
 import dataclasses
 import pathlib
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-from benchmarks.compare_methods import INT8, RECIPES
-from benchmarks.compare_plan import FEW, FIRST_SEED, MANY, SEARCHES, SETTINGS, chosen, stored_as
-from benchmarks.compare_rows import Row, Run
 
-from benchmarks import compare_plan
-from udc_tf.files import replaced_atomically
+from benchmarks.compare.methods import INT8, RECIPES
+from benchmarks.compare.plan import (
+    FEW,
+    FIRST_SEED,
+    MANY,
+    SEARCHES,
+    SETTINGS,
+    Sizes,
+    chosen,
+    stored_as,
+)
+from benchmarks.compare.runs import Run
+from benchmarks.harness import Row, mean_and_deviation, picture, table, write
 
 _SEEDS = range(16)
 LABELS = {
@@ -41,7 +50,7 @@ class Entry:
     budget: int | None
     method: str
     setting: str
-    rows: tuple[Row, ...]  # one a seed
+    rows: tuple[Row, ...]  # one per seed
     tried: int  # runs of this length that the choice took
 
     @property
@@ -56,7 +65,7 @@ class Entry:
         return float(np.mean([r[name] for r in self.rows]))
 
 
-def entries(rows: Mapping[str, Row], sizes: compare_plan.Sizes) -> list[Entry]:
+def entries(rows: Mapping[str, Row], sizes: Sizes) -> list[Entry]:
     """What the rows allow to say; methods whose choice is not complete yet are left out."""
     found = []
     for data, (epochs, images, budgets) in sizes.items():
@@ -97,22 +106,26 @@ def _entry(rows, data, budget, label, method, setting, tried, size) -> Entry | N
     return Entry(data, budget, label, setting, met, tried) if met else None
 
 
-def table(found: list[Entry]) -> str:
-    lines = [
-        "| data | budget, bytes | method | chosen by validation | test accuracy, % | n "
-        "| compiled, bytes | runs to choose from | processor seconds a run |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+_HEAD = (
+    *("data", "budget, bytes", "method", "chosen by validation", "test accuracy, %", "n"),
+    *("compiled, bytes", "runs to choose from", "processor seconds a run"),
+)
+
+
+def summary(found: list[Entry]) -> str:
+    lines = []
     for e in found:
         tightened = sum(bool(row.get("tightening_rounds")) for row in e.rows)
         tightened = f", {tightened} tightened" if tightened else ""
-        spread = f" ± {100 * e.deviation:.2f}" if len(e.rows) > 1 else ""
         lines.append(
-            f"| {e.data} | {e.budget or 'none'} | {LABELS.get(e.method, e.method)} | {e.setting} "
-            f"| {100 * e.test.mean():.2f}{spread} | {len(e.rows)} "
-            f"| {e.mean('flash_bytes'):,.0f}{tightened} | {e.tried} | {e.mean('cpu_seconds'):.0f} |"
+            (
+                *(e.data, e.budget or "none", LABELS.get(e.method, e.method), e.setting),
+                *(mean_and_deviation(e.test, 100), len(e.rows)),
+                *(f"{e.mean('flash_bytes'):,.0f}{tightened}", e.tried),
+                f"{e.mean('cpu_seconds'):.0f}",
+            )
         )
-    return "\n".join(lines) + "\n"
+    return table(_HEAD, lines)
 
 
 def _count(runs: int) -> str:
@@ -161,11 +174,20 @@ def verdicts(found: list[Entry], rows: Mapping[str, Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(rows: Mapping[str, Row], sizes: compare_plan.Sizes, beside: pathlib.Path) -> str:
+def write_report(rows: Mapping[str, Row], sizes: Sizes, beside: pathlib.Path) -> str:
     """Writes the .md and .png beside the rows; returns the text."""
     found = entries(rows, sizes)
+    if found:
+        names = list(dict.fromkeys(e.data for e in found))
+        picture(
+            beside.with_suffix(".png"),
+            lambda axes: draw(found, dict(zip(names, axes[:, 0], strict=True))),
+            shape=(len(names), 1),
+            height=0.5 + 3.2 * len(names),
+        )
     lengths = "; ".join(f"{d}: {e} epochs of {n:,} images" for d, (e, n, _) in sizes.items())
-    text = (
+    return write(
+        beside.with_suffix(".md"),
         "# Comparison at equal compiled flash and equal training\n\n"
         "Made by `python -m benchmarks.compare --only_report`, with the flags of its runs, from "
         f"`{beside.name}`, which has every run with its seed, epochs and seconds.\n\n"
@@ -174,48 +196,30 @@ def write(rows: Mapping[str, Row], sizes: compare_plan.Sizes, beside: pathlib.Pa
         "settings were chosen on validation images, by the first seed. `runs to choose from` is "
         "what the choice cost in runs. `tightened`: so many runs were over the budget after their "
         "training, were pruned further and had two epochs more.\n\n"
-        f"{table(found)}\n{verdicts(found, rows)}"
+        f"{summary(found)}\n{verdicts(found, rows)}",
     )
-    with replaced_atomically(beside.with_suffix(".md")) as partial:
-        partial.write_text(text)
-    if found:
-        with replaced_atomically(beside.with_suffix(".png")) as partial:
-            draw(found, partial)
-    return text
 
 
-def draw(found: list[Entry], path: pathlib.Path) -> None:
-    """Compiled flash against test accuracy, one colour a method."""
-    from udc_tf.report.style import WIDTH, styled  # chooses matplotlib's backend
-
-    with styled():
-        import matplotlib.pyplot as plt
-
-        names = list(dict.fromkeys(e.data for e in found))
-        figure, axes = plt.subplots(
-            len(names), 1, figsize=(WIDTH, 0.5 + 3.2 * len(names)), squeeze=False
-        )
-        for axis, name in zip(axes[:, 0], names, strict=True):
-            for method, label in LABELS.items():
-                points = [e for e in found if (e.data, e.method) == (name, method)]
-                if points:
-                    axis.errorbar(
-                        [e.mean("flash_bytes") / 1e3 for e in points],
-                        [100 * e.test.mean() for e in points],
-                        [100 * e.deviation for e in points],
-                        color=COLOURS[method],
-                        label=label,
-                        marker="o",
-                        markersize=4,
-                        linewidth=2 if method == "udc" else 1,
-                        capsize=2,
-                        zorder=3 if method == "udc" else 2,
-                    )
-            axis.set(title=name, xlabel="compiled file, kB", ylabel="test accuracy, %")
-            axis.set_xscale("log")
-            axis.xaxis.set_major_formatter("{x:g}")
-            axis.xaxis.set_minor_formatter("{x:g}")
-            axis.legend(loc="lower right")
-        figure.tight_layout()
-        figure.savefig(path, format="png")
-        plt.close(figure)
+def draw(found: list[Entry], axes: Mapping[str, Any]) -> None:
+    """Compiled flash against test accuracy, one colour per method, onto the axis of each task."""
+    for name, axis in axes.items():
+        for method, label in LABELS.items():
+            points = [e for e in found if (e.data, e.method) == (name, method)]
+            if points:
+                axis.errorbar(
+                    [e.mean("flash_bytes") / 1e3 for e in points],
+                    [100 * e.test.mean() for e in points],
+                    [100 * e.deviation for e in points],
+                    color=COLOURS[method],
+                    label=label,
+                    marker="o",
+                    markersize=4,
+                    linewidth=2 if method == "udc" else 1,
+                    capsize=2,
+                    zorder=3 if method == "udc" else 2,
+                )
+        axis.set(title=name, xlabel="compiled file, kB", ylabel="test accuracy, %")
+        axis.set_xscale("log")
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter("{x:g}")
+        axis.legend(loc="lower right")

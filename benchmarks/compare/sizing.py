@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import keras
 import numpy as np
-from benchmarks.compare_data import Task
 
 import udc_tf
+from benchmarks.compare.tasks import Task
 from udc_tf.export.int8 import to_int8
 from udc_tf.export.size_calibration import DEFAULT_CONFIGURATIONS
 from udc_tf.search.extract import architecture_of

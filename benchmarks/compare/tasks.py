@@ -10,12 +10,13 @@ import keras
 import numpy as np
 from PIL import Image
 
+from benchmarks.harness import SHARED
 from udc_tf.files import replaced_atomically
 from udc_tf.models import data as data_sets
 from udc_tf.models import ds_cnn, resnet8
 
-SHARED = pathlib.Path(__file__).parents[2] / "shared" / "data"
-CIFAR_JPEG = SHARED / "cifar10_jpeg.npz"  # all of CIFAR-10, each image a JPEG
+CACHE = "~/.cache/udc_tf/compare"  # by default
+CIFAR_JPEG = SHARED / "data" / "cifar10_jpeg.npz"  # all of CIFAR-10, each image a JPEG
 VALIDATION_IMAGES = 5_000
 
 Arrays = tuple[np.ndarray, np.ndarray]
@@ -110,7 +111,7 @@ def unpacked_cifar(cache: pathlib.Path) -> pathlib.Path:
     path = cache / "cifar10.npz"
     if not path.is_file():
         if not CIFAR_JPEG.is_file():
-            raise data_sets.DataError(f"There is no {CIFAR_JPEG.name} in {SHARED.name}/.")
+            raise data_sets.DataError(f"There is no {CIFAR_JPEG.name} in {SHARED.name}/data/.")
         with np.load(CIFAR_JPEG) as pack:
             x_train, y_train = _decoded(pack, "train")
             x_test, y_test = _decoded(pack, "test")

@@ -9,18 +9,19 @@ import sys
 import tempfile
 
 import numpy as np
-from benchmarks.compare_data import Task
-from benchmarks.compare_methods import Stopwatch, channels_of, int8_accuracies, widest_uniform
-from benchmarks.compare_rows import Row, Run
-from benchmarks.compare_sizing import Bench
 
 import udc_tf
+from benchmarks.compare.methods import channels_of, int8_accuracies, widest_uniform
+from benchmarks.compare.runs import Run
+from benchmarks.compare.sizing import Bench
+from benchmarks.compare.tasks import Task
+from benchmarks.harness import Row, Stopwatch
 from udc_tf.models import resnet8
 
 SPARSITIES = (0.5, 0.75)
 _ATTEMPTS = 4  # the first is short
 _SHORT_STAGES, _SHORT_IMAGES = (0, 1, 1), 4_000
-_ROOT = pathlib.Path(__file__).parents[1]
+_ROOT = pathlib.Path(__file__).parents[2]
 
 
 def setting_of(sparsity: float) -> str:
@@ -47,7 +48,7 @@ def prune_and_quantize(bench: Bench, run: Run) -> Row:
             stages = udc_tf.Stages(epochs=run.epochs if attempt else _SHORT_STAGES)
             images = None if attempt else _SHORT_IMAGES
             train(bench.task, arch, sparsity, stages, images, run.seed, path)
-            training = watch.read()[0]
+            training = watch.read().cpu
             compiled = udc_tf.export.compile_with_vela(path, folder, target.accelerator)
             if attempt and compiled.flash_bytes <= run.budget:
                 scores = int8_accuracies(path, bench.task)
@@ -93,7 +94,7 @@ def train(
     }
     spec = path.with_name("spec.json")
     spec.write_text(json.dumps(specification))
-    command = [sys.executable, "-m", "benchmarks.compare_tfmot_training", str(spec)]
+    command = [sys.executable, "-m", "benchmarks.compare.tfmot_training", str(spec)]
     environment = {**os.environ, "TF_USE_LEGACY_KERAS": "1"}
     done = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True)
     if done.returncode:

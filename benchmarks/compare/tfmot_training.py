@@ -1,6 +1,6 @@
 """Prunes and quantizes with TFMOT. A process of its own: TFMOT knows the old Keras alone.
 
-    TF_USE_LEGACY_KERAS=1 python -m benchmarks.compare_tfmot_training SPEC.json
+    TF_USE_LEGACY_KERAS=1 python -m benchmarks.compare.tfmot_training SPEC.json
 
 The specification names an .npz with x and y, the network's `input_shape`, `filters` and `sparsity`,
 `epochs` and `batch_size`, three `stages` in epochs, the learning `rates` (first, last, steps) and

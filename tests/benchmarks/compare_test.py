@@ -1,9 +1,9 @@
 """The comparison's scripts, from a run to the report, on very little."""
 
-import doctest
-import importlib
 import json
 import os
+import pathlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,28 +12,20 @@ import types
 import keras
 import numpy as np
 import pytest
-from benchmarks.compare_methods import INT8, uniform_options
 
 import udc_tf
-from benchmarks import (
-    ablation_report,
-    compare,
-    compare_choices,
-    compare_data,
-    compare_landscape,
-    compare_plan,
-    compare_report,
-    compare_rows,
-    compare_sizing,
-    compare_tfmot,
-)
+from benchmarks import ablation_report
+from benchmarks.compare import choices, command, landscape, plan, report, sizing, tasks, tfmot
+from benchmarks.compare.methods import INT8, uniform_options
+from benchmarks.compare.runs import Run
+from benchmarks.harness import RESULTS, Rows
 from udc_tf.models import ds_cnn, resnet8
 from udc_tf.models.data import digits
 
 _BUDGET = 4_000
 
 
-class _TinyTask(compare_data.Task):
+class _TinyTask(tasks.Task):
     def network(self):
         x = inputs = keras.Input(self.input_shape)
         x = keras.layers.Conv2D(12, 3, strides=2, use_bias=False, name="stem")(x)
@@ -69,11 +61,11 @@ def _options(folder, **changes):
 
 class TestCompare:
     def test_from_runs_to_report(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(compare_data, "load", _tiny_task)
-        monkeypatch.setattr(compare_sizing, "_COMPILES", 1)
-        monkeypatch.setitem(compare_plan.SETTINGS, "uniform", [INT8])
-        monkeypatch.setitem(compare_plan.SETTINGS, "random", ["trial 0"])
-        text = compare.compare(_options(tmp_path))
+        monkeypatch.setattr(tasks, "load", _tiny_task)
+        monkeypatch.setattr(sizing, "_COMPILES", 1)
+        monkeypatch.setitem(plan.SETTINGS, "uniform", [INT8])
+        monkeypatch.setitem(plan.SETTINGS, "random", ["trial 0"])
+        text = command.compare(_options(tmp_path))
         rows = json.loads((tmp_path / "rows.json").read_text())
         assert sorted(r["method"] for r in rows.values()) == ["random", "udc", "uniform"]
         for row in rows.values():
@@ -83,16 +75,45 @@ class TestCompare:
         assert (tmp_path / "rows.png").stat().st_size > 1000
         # All is there: nothing runs again, and the report needs no data.
         before = (tmp_path / "rows.json").stat().st_mtime_ns
-        assert compare.compare(_options(tmp_path)) == text
+        assert command.compare(_options(tmp_path)) == text
         assert (tmp_path / "rows.json").stat().st_mtime_ns == before
+
+
+class TestCommitted:
+    """Tables are those of the rows beside them."""
+
+    @pytest.mark.parametrize(
+        "name, data", [("compare", "fashion,cifar"), ("compare_ds_cnn", "cifar_ds_cnn")]
+    )
+    def test_comparison(self, tmp_path, name, data):
+        rows = pathlib.Path(shutil.copy(RESULTS / f"{name}.json", tmp_path))
+        given = {"data": data.split(","), "results": rows, "only_report": True}
+        given |= {"budgets": [], "epochs": 12, "images": 24_000, "seeds": ["0", "1", "2"]}
+        text = command.compare(_options(tmp_path, **given))
+        assert text == (RESULTS / f"{name}.md").read_text()
+        assert rows.read_bytes() == (RESULTS / f"{name}.json").read_bytes()
+
+    def test_ablation(self, tmp_path):
+        rows = Rows(RESULTS / "ablation.json").read()
+        path, compared = tmp_path / "ablation.json", RESULTS / "compare.json"
+        text = ablation_report.write_report(rows, path, compared)
+        assert text == (RESULTS / "ablation.md").read_text()
+
+    def test_choices_and_landscape(self):
+        for module, rows, table in (
+            (choices, "compare_choices.json", "compare_choices.md"),
+            (landscape, "compare.json", "compare_landscape.md"),
+        ):
+            assert module.report(Rows(RESULTS / rows).read()) in (RESULTS / table).read_text()
 
 
 class TestUniform:
     def test_ends_are_dense_with_8_bits(self):
         model = _tiny_task("digits", 32, None).network()
-        plan = udc_tf.make_searchable(model, "ethos_u55", udc_tf.Flash("64MiB")).problem.plan
-        chosen = uniform_options(plan, 0.5, 4, 0.2)
-        values = {d.name: d.options[k] for d, k in zip(plan.decisions, chosen, strict=True)}
+        search = udc_tf.make_searchable(model, "ethos_u55", udc_tf.Flash("64MiB"))
+        decided = search.problem.plan
+        chosen = uniform_options(decided, 0.5, 4, 0.2)
+        values = {d.name: d.options[k] for d, k in zip(decided.decisions, chosen, strict=True)}
         assert values["width/stem"] == values["width/inner"] == 0.5
         assert [values[f"bits/{name}"] for name in ("stem", "inner", "head")] == [8, 4, 8]
         assert [values[f"sparsity/{n}"] for n in ("stem", "inner", "head")] == [1.0, 0.2, 1.0]
@@ -103,7 +124,7 @@ _SIZES = {"fashion": (12, 20_000, (1, 2)), "cifar": (12, 20_000, (1,))}
 
 class TestPlan:
     def _plan(self, rows=None):
-        return list(compare_plan.plan(_SIZES, compare_plan.METHODS, (0, 1, 2), rows or {}))
+        return list(plan.plan(_SIZES, plan.METHODS, (0, 1, 2), rows or {}))
 
     def _row(self, run):
         score = 0.9 if run.setting in ("4 bits, 50%", "trial 2") else 0.5
@@ -132,9 +153,9 @@ class TestReport:
         rows = {}
         for method, scores in accuracies.items():
             for seed, score in enumerate(scores):
-                settings = {"udc": ["default"], "uniform": compare_plan.SETTINGS["uniform"]}[method]
+                settings = {"udc": ["default"], "uniform": plan.SETTINGS["uniform"]}[method]
                 for setting in settings if seed == 0 else settings[:1]:
-                    run = compare_rows.Run("fashion", method, setting, 9000, seed, 12, 20_000)
+                    run = Run("fashion", method, setting, 9000, seed, 12, 20_000)
                     # The best on the test images is not the best on the validation images.
                     validation = score if setting == settings[0] else score - 0.1
                     rows[run.key] = {
@@ -150,38 +171,31 @@ class TestReport:
     def test_chooses_by_validation_and_gives_deviation(self):
         rows = self._rows(udc=(0.88, 0.9, 0.89), uniform=(0.86, 0.87, 0.88))
         sizes = {"fashion": (12, 20_000, (9000,))}
-        found = {e.method: e for e in compare_report.entries(rows, sizes)}
-        assert found["uniform"].setting == compare_plan.SETTINGS["uniform"][0]
+        found = {e.method: e for e in report.entries(rows, sizes)}
+        assert found["uniform"].setting == plan.SETTINGS["uniform"][0]
         assert len(found["udc"].rows) == 3
         np.testing.assert_allclose(found["udc"].deviation, 0.01)
-        said = compare_report.verdicts(list(found.values()), rows)
+        said = report.verdicts(list(found.values()), rows)
         assert "UDC +2.00 points against best uniform" in said
         # 0.89 against the mean of one of 0.86 and the others of 0.96.
-        count = len(compare_plan.SETTINGS["uniform"])
+        count = len(plan.SETTINGS["uniform"])
         gap = 100 * (0.89 - 0.96 + 0.1 / count)
         assert f"UDC {gap:+.2f} points against the mean of the {count} uniform settings" in said
 
 
-class TestRows:
-    RUN = compare_rows.Run("fashion", "udc", "default", 9000, 0, 12, 20_000)
-
-    def test_a_claim_is_held_by_one(self, tmp_path):
-        first, second = (compare_rows.Rows(tmp_path / "rows.json", tmp_path) for _ in range(2))
-        claim = first.claim(self.RUN)
-        assert claim is not None and second.claim(self.RUN) is None
-        claim.close()
-        assert second.claim(self.RUN) is not None
-
-    def test_rows_of_others_stay(self, tmp_path):
-        first, second = (compare_rows.Rows(tmp_path / "rows.json", tmp_path) for _ in range(2))
-        first.add(self.RUN, {"x": 1})
-        second.add(compare_rows.Run(**{**vars(self.RUN), "seed": 1}), {"x": 2})
-        assert [r["x"] for r in first.read().values()] == [1, 2]
+class TestRuns:
+    def test_random_trials_of_a_budget_are_claimed_together(self, tmp_path):
+        first, second = (Rows(tmp_path / "rows.json") for _ in range(2))
+        runs = [Run("fashion", "random", f"trial {n}", 9000, 0, 12, 20_000) for n in range(2)]
+        with first.claim(runs[0].lane):
+            assert second.claim(runs[1].lane) is None
+        udc = Run("fashion", "udc", "default", 9000, 0, 12, 20_000)
+        assert udc.row({"x": 1}) == {**vars(udc), "x": 1}
 
 
 _SEARCH = """
 import pathlib, sys
-from benchmarks.compare_tuner import RandomSearch
+from benchmarks.compare.random_search import RandomSearch
 folder = pathlib.Path(sys.argv[1])
 
 def evaluate(number, draw):
@@ -237,18 +251,18 @@ class TestLandscape:
             ]
             rows[f"{n}"] = _trained(rng.choice(["udc", "uniform"]), n, [*layers, (10, 8, 1.0)])
         for row in rows.values():
-            of = compare_landscape.features(row, widest)
+            of = landscape.features(row, widest)
             row["validation_accuracy"] = 0.9 - 0.05 * of[0] - 0.01 * of[2] - 0.003 * of[-1]
-        found = compare_landscape.fit(rows, "digits")
+        found = landscape.fit(rows, "digits")
         assert found["error"] < 1e-6 and found["networks"] == 61
         costs = found["coefficients"]
         assert costs[0] == pytest.approx(90) and costs[-1] == pytest.approx(-0.3)
-        assert compare_landscape.cost(costs, "channels", 2) == pytest.approx(-10)
-        assert compare_landscape.cost(costs, "weights", 3) == pytest.approx(-3)
+        assert landscape.cost(costs, "channels", 2) == pytest.approx(-10)
+        assert landscape.cost(costs, "weights", 3) == pytest.approx(-3)
 
     def test_ends_of_uniform_networks_are_dense(self):
         row = {"setting": "4 bits, 20%", "channels": [4, 8, 8, 10]}
-        assert compare_landscape.layers_of(row)[:, 1:].tolist() == [
+        assert landscape.layers_of(row)[:, 1:].tolist() == [
             *([8, 1.0], [4, 0.2], [4, 0.2], [8, 1.0]),
         ]
 
@@ -260,25 +274,24 @@ def _trained(method, setting, layers):
 
 class TestChoices:
     def test_designs_name_layers_of_the_network(self):
-        plan = udc_tf.make_searchable(
-            resnet8((16, 16, 3)), compare_sizing.SPACE, udc_tf.Flash("26KiB")
-        ).problem.plan
-        subjects = {kind: {d.subject for d in plan.decisions if d.kind == kind} for kind in _KINDS}
-        for design in compare_choices.DESIGNS.values():
+        search = udc_tf.make_searchable(resnet8((16, 16, 3)), sizing.SPACE, udc_tf.Flash("26KiB"))
+        decisions = search.problem.plan.decisions
+        subjects = {kind: {d.subject for d in decisions if d.kind == kind} for kind in _KINDS}
+        for design in choices.DESIGNS.values():
             assert set(design.nonzeros) <= subjects["sparsity"]
             assert set(design.widths) <= subjects["width"]
 
     def test_tells_choices_from_seeds(self):
         accuracies = {"uniform, 20%": (0.60, 0.62), "the larger the sparser": (0.64, 0.66)}
         rows = {}
-        for run in compare_choices.runs([0, 1]):
+        for run in choices.runs([0, 1]):
             if run.setting in accuracies:
                 accuracy = accuracies[run.setting][run.seed]
                 rows[run.key] = {**vars(run), "validation_accuracy": accuracy, "flash_bytes": 9_999}
-        report = compare_choices.report(rows)
-        assert "| uniform, 20% | 9,999 | 60.0, 62.0 | 61.0 |" in report
-        assert "between the means 2.83, between seeds 1.41" in report
-        assert "search" not in report  # of which there are no rows
+        said = choices.report(rows)
+        assert "| uniform, 20% | 9,999 | 60.0, 62.0 | 61.0 |" in said
+        assert "between the means 2.83, between seeds 1.41" in said
+        assert "search" not in said  # of which there are no rows
 
 
 _KINDS = ("width", "sparsity")
@@ -286,18 +299,11 @@ _KINDS = ("width", "sparsity")
 
 class TestOtherNetworks:
     def test_tfmot_and_full_size_say_what_they_take(self, tmp_path):
-        task = compare_data.Task("other", *[(np.zeros((1, 8, 8, 1)), None)] * 3, (), ds_cnn, 64)
+        task = tasks.Task("other", *[(np.zeros((1, 8, 8, 1)), None)] * 3, (), ds_cnn, 64)
         assert task.network().name == "ds_cnn"
-        run = compare_rows.Run("other", "tfmot", "50% zeros", 9_000, 0, 2, 1)
+        run = Run("other", "tfmot", "50% zeros", 9_000, 0, 2, 1)
         with pytest.raises(ValueError, match="Received: the task 'other'"):
-            compare_tfmot.prune_and_quantize(compare_sizing.Bench(task, tmp_path), run)
+            tfmot.prune_and_quantize(sizing.Bench(task, tmp_path), run)
         options = _options(tmp_path, data=["cifar_ds_cnn"], full=True)
         with pytest.raises(ValueError, match="Received: cifar_ds_cnn"):
-            compare.compare(options)
-
-
-class TestExamples:
-    @pytest.mark.parametrize("name", ["choices", "data", "landscape", "methods"])
-    def test_in_docstrings(self, name):
-        found = doctest.testmod(importlib.import_module(f"benchmarks.compare_{name}"))
-        assert found.attempted and not found.failed
+            command.compare(options)

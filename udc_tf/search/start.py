@@ -9,7 +9,7 @@ against freedom:
 
 for each decision, cost[o] with all others at their pi, and one pressure for all that meets the
 budget. The harm of few channels and of few weights is about what it is in some ninety trained
-networks (`benchmarks/compare_landscape.py`): each layer counts alike however large it is, each
+networks (`benchmarks/compare/landscape.py`): each layer counts alike however large it is, each
 halving of its channels or of its weights costs about as much as the one before, and a halving of
 channels as much as three or four of weights. So large layers are pruned hard, where that saves
 most, and small ones are left alone. The harm of few bits is minus the logarithm of what rounding
