@@ -1,7 +1,7 @@
 """What does a front of three budgets cost, against three searches one by one?
 
 Fashion-MNIST at 14x14, 5,000 training images, ResNet8 at half its width. Alone, each budget is
-searched for 12 epochs, 2.4 of them the warm-up (the default share). The front: 12 epochs a budget,
+searched for 12 epochs, 2.4 of them the warm-up (the default share). The front: 12 epochs per budget,
 of which the first 8 are trained once for all. Every network found is then finetuned for 5 epochs
 and tested on the 10,000 test images. CPU seconds of one process on one core with one thread each
 for TensorFlow's two pools, tracing included; so it is the search alone, and search and finetuning

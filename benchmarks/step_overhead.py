@@ -44,8 +44,8 @@ def measure(name: str) -> Row:
     for kind, space in (("full", "ethos_u55"), ("two", TWO_OPTIONS)):
         models[kind] = udc_tf.make_searchable(make(), space, udc_tf.Flash(budget))
         # Slow: what is measured are steps on noise, not training.
-        slow = keras.optimizers.SGD(1e-3, momentum=0.9), keras.optimizers.Adam(1e-3)
-        models[kind].compile(*slow, loss=loss)
+        sgd, adam = keras.optimizers.SGD(1e-3, momentum=0.9), keras.optimizers.Adam(1e-3)
+        models[kind].compile(sgd, decision_optimizer=adam, loss=loss)
     rounds = {
         kind: functools.partial(model.fit, data, verbose=0, shuffle=False)
         for kind, model in models.items()
