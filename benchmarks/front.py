@@ -1,10 +1,10 @@
 """What does a front of three budgets cost, against three searches one by one?
 
 Fashion-MNIST at 14x14, 5,000 training images, ResNet8 at half its width. Alone, each budget is
-searched for 12 epochs, 2.4 of them the warm-up (the default share). The front: 12 epochs per budget,
-of which the first 8 are trained once for all. Every network found is then finetuned for 5 epochs
-and tested on the 10,000 test images. CPU seconds of one process on one core with one thread each
-for TensorFlow's two pools, tracing included; so it is the search alone, and search and finetuning
+searched for 12 epochs, 2.4 of them the warm-up (the default share). The front: 12 epochs for each
+budget, of which the first 8 are trained once for all. Every network found is then finetuned for 5
+epochs and tested on the 10,000 test images. CPU seconds of one process on one core with one thread
+each for TensorFlow's two pools, tracing included: of the search alone, and of search and finetuning
 together. Epochs are counted too: they are what remains of the cost in a long run.
 
     python -m benchmarks.front

@@ -106,7 +106,7 @@ def random_configuration(model: keras.Model, rng: np.random.Generator, bits=None
     """A graph, its groups and a configuration with random widths and sparsities.
 
     Args:
-        bits: the bitwidth of all layers; None draws one a layer.
+        bits: the bitwidth of all layers; None draws one per layer.
     """
     graph = trace(model)
     groups = ChannelGroups(graph)
