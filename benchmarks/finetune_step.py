@@ -17,6 +17,7 @@ from absl import flags
 from benchmarks import harness
 from benchmarks.harness import Row, Rows, interleaved, table
 from benchmarks.networks import resnet8_14, uniform_compact
+from udc_tf.finetune.losses import Crossentropy
 from udc_tf.finetune.run import fit_ranges, prepare, refresh_masks
 from udc_tf.finetune.stages import Stages
 from udc_tf.finetune.step import Finetuner

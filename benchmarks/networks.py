@@ -15,6 +15,7 @@ from udc_tf.finetune.whole_biases import make_biases_whole
 from udc_tf.graph.channel_groups import ChannelGroups
 from udc_tf.graph.layer_rules import kernel_kind
 from udc_tf.graph.trace import trace
+from udc_tf.layers.inventory import activation_quantizers
 from udc_tf.search.make import reachable_range
 
 NETWORKS = {

@@ -30,6 +30,7 @@ from benchmarks.compare.sizing import (
 )
 from benchmarks.compare.tasks import Task
 from benchmarks.harness import Row, Stopwatch
+from udc_tf.cost.priced_network import Plan
 from udc_tf.export import tflite_file
 from udc_tf.export.errors import BudgetError
 from udc_tf.export.integer_network import Quantization

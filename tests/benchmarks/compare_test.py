@@ -19,6 +19,7 @@ from benchmarks.compare import choices, command, landscape, plan, report, sizing
 from benchmarks.compare.methods import INT8, uniform_options
 from benchmarks.compare.runs import Run
 from benchmarks.harness import RESULTS, Rows
+from tests.support.paths import ROOT
 from udc_tf.models import ds_cnn, resnet8
 from udc_tf.models.data import digits
 
