@@ -16,6 +16,10 @@ class ConversionError(ExportError):
     """The .tflite does not hold the network's own integers, or cannot be made at all."""
 
 
+class MismatchError(ExportError):
+    """The exported network does not compute what the Keras model does; names the first layer."""
+
+
 class DamagedModelError(ExportError):
     """A file is not the TFLite model it should be."""
 

@@ -6,14 +6,16 @@ fuses is folded and fused here; ranges are known where training gave them.
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from udc_tf.export import tflite_file
+from udc_tf.graph.trace import Graph
 
 INT8_MIN, INT8_MAX = -128, 127
+WEIGHT_BITS = 8  # of a layer that has no bits of its own
 WEIGHT_MAX = 127  # codes are symmetric: -128 is never used
 
 
@@ -146,13 +148,21 @@ class Step:
 
 @dataclasses.dataclass
 class IntegerNetwork:
-    """Steps in an order in which they can be run."""
+    """Steps in an order in which they can be run.
+
+    Attributes:
+        graph: the calls of the Keras model that it was made of.
+        value_of: id of a tensor of that graph -> index of the value that stands for it, in the
+            order of the calls; tensors inside of what folds or fuses have none.
+    """
 
     name: str
     values: list[Value]
     steps: list[Step]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    graph: Graph | None = None
+    value_of: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     @property
     def kernels(self) -> list[Step]:

@@ -67,6 +67,8 @@ class _Lowering:
             steps=self._steps,
             inputs=tuple(self._value_of[ref.id] for ref in inputs),
             outputs=tuple(self._value_of[r.id] for r in keras.tree.flatten(graph.outputs)),
+            graph=graph,
+            value_of=self._value_of,
         )
 
     # Values and steps.
@@ -258,11 +260,14 @@ class _Lowering:
             sigmoid = activations.of_function(keras.activations.sigmoid)
             gate = self._activate(node, value, sigmoid, suffix=f"{suffix}_gate")
             return self._emit("MUL", node, (value, gate), shape, suffix=suffix)
+        # TFLM cuts a RELU6 off in its input's units and does not scale it to others.
+        follows = value if activation.operator == "RELU6" else None
         output = self._emit(
             activation.operator,
             node,
             (value,),
             shape,
+            follows=follows,
             options=dict(activation.options),
             suffix=suffix,
         )

@@ -98,6 +98,24 @@ def files(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
     return found
 
 
+def damaged(folder: pathlib.Path) -> str | None:
+    """The first file of an artefact folder that is not what its manifest says; None if all are.
+
+    The manifest itself counts: it is written last, and what it does not hold cannot be trusted.
+    """
+    try:
+        expected = json.loads((folder / "manifest.json").read_text())["files"]
+        for name, entry in expected.items():
+            content = (folder / name).read_bytes()
+            if hashlib.sha256(content).hexdigest() != entry["sha256"]:
+                return name
+    except OSError as error:
+        return pathlib.Path(error.filename or folder).name
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return "manifest.json"
+    return None
+
+
 def to_json(values: Mapping[str, Any]) -> str:
     """The same bytes for the same values."""
     return json.dumps(values, indent=2, sort_keys=True) + "\n"

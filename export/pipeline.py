@@ -3,8 +3,6 @@
 import dataclasses
 import os
 import pathlib
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,8 +11,9 @@ import numpy as np
 from absl import logging
 
 from udc_tf.cost.byte_sizes import parse_bytes
-from udc_tf.cost.targets import Flash
+from udc_tf.cost.targets import Target
 from udc_tf.export import (
+    agreement,
     c_source,
     lut_compression,
     manifest,
@@ -25,9 +24,11 @@ from udc_tf.export import (
     two_tensors,
     vela,
 )
-from udc_tf.export.errors import BudgetError, ExportError
+from udc_tf.export.budgets import Budgets
+from udc_tf.export.errors import BudgetError
 from udc_tf.export.int8 import Int8Model, to_int8
 from udc_tf.export.lowering import lower
+from udc_tf.export.work_folder import work_folder
 from udc_tf.finetune.double_rounding import match_double_rounding
 from udc_tf.finetune.whole_biases import make_biases_whole
 
@@ -72,7 +73,7 @@ class _VelaOptions:
 def export(
     model: keras.Model,
     out_dir: str | os.PathLike,
-    target: Flash | Sequence[Any] | None = None,
+    target: Target | Sequence[Target] | None = None,
     calibration: Any = None,
     *,
     accelerator: str | None = None,
@@ -95,7 +96,9 @@ def export(
         model: a compact network, finetuned or not, or any Keras model of supported layers, which is
             then quantized after training.
         out_dir: the folder; made if it is not there. Nothing in it changes unless all succeeds.
-        target: `udc_tf.Flash(budget, accelerator)`, or a list with one in it; None: no budget.
+        target: `udc_tf.Flash(budget, accelerator)`, `udc_tf.Macs(budget)` or another target that
+            can be checked on what is written, or a list of them, which must all hold; None: no
+            budget.
         calibration: inputs from which ranges are taken where training gave none: an array, a list
             of arrays, a `tf.data.Dataset` or batches.
         accelerator: if there is no target to say it; default ethos-u55-128.
@@ -122,38 +125,34 @@ def export(
     print(result.vela_path, result.flash_bytes, result.manifest["arena_bytes"])
     ```
     """
-    flash = _flash_target(target)
-    if flash is not None and accelerator not in (None, flash.accelerator):
-        raise ValueError(
-            f"The target is for {flash.accelerator}. Received: accelerator={accelerator!r}"
-        )
-    budget = None if flash is None else flash.budget
-    name = flash.accelerator if flash is not None else accelerator or "ethos-u55-128"
-    vela.default_system(name)  # an unknown accelerator is told before any work
+    budgets = Budgets.of(target, accelerator)
     options = _VelaOptions(
-        name, system_config, memory_mode, optimise, vela_config, allow_cpu_operators
+        budgets.accelerator, system_config, memory_mode, optimise, vela_config, allow_cpu_operators
     )
     sram_budget = None if sram_budget is None else parse_bytes(sram_budget)
     out_dir = pathlib.Path(out_dir)
     samples = None
     if calibration is not None:
         samples = ranges.take_samples(calibration, lower(model))
-    with _work_folder(out_dir) as folder:
-        model, exact, compiled, rounds = _compile_within(
-            model,
-            lambda network: _compile(network, samples, options, folder, deployment),
-            budget,
-            tighten_rounds,
-            recover,
-            probabilities,
+    with work_folder(out_dir, ".export-") as folder:
+
+        def compiled_model(network: keras.Model) -> _Compiled:
+            return _compile(network, samples, budgets, options, folder, deployment)
+
+        model, made, rounds = _compile_within(
+            model, compiled_model, budgets.flash, tighten_rounds, recover, probabilities
         )
+        exact, compiled = made.exact, made.vela
+        budgets.check_paper_size(model, exact.network)
         _check_sram(compiled, sram_budget)
         content = compiled.path.read_bytes()
         staged = folder / "staged"
         report = _write_all(staged, exact, compiled, content, samples, golden_samples)
         if lut:
             report["lut"] = _write_lut(staged, exact)
-        report["budget_bytes"] = budget
+        report["tflm_against_keras"] = made.agreement
+        report["budget_bytes"] = budgets.flash
+        report["budget_macs"] = budgets.macs
         report["sram_budget_bytes"] = sram_budget
         report["tightening"] = rounds
         (staged / "report.json").write_text(manifest.to_json(report))
@@ -173,77 +172,64 @@ def export(
     )
 
 
-def _flash_target(target) -> Flash | None:
-    targets = [] if target is None else target if isinstance(target, (list, tuple)) else [target]
-    for one in targets:
-        if isinstance(one, str):
-            raise ValueError(
-                f"`target` must be a udc_tf.Flash, such as udc_tf.Flash('32KiB'). Received: {one!r}"
-            )
-    return next((t for t in targets if isinstance(t, Flash)), None)
+@dataclasses.dataclass(frozen=True)
+class _Compiled:
+    exact: Int8Model
+    agreement: dict[str, Any]
+    vela: vela.VelaResult
 
 
-def _work_folder(out_dir: pathlib.Path):
-    """A folder beside the artefacts, so that they only have to be renamed; gone at the end."""
-    try:
-        out_dir.mkdir(parents=True, exist_ok=True)
-        return _Folder(tempfile.mkdtemp(prefix=".export-", suffix=".partial", dir=out_dir))
-    except OSError as error:
-        raise ExportError(f"Cannot write to the folder {out_dir}: {error}") from error
-
-
-class _Folder:
-    def __init__(self, path: str):
-        self._path = pathlib.Path(path)
-
-    def __enter__(self) -> pathlib.Path:
-        return self._path
-
-    def __exit__(self, *error) -> None:
-        shutil.rmtree(self._path, ignore_errors=True)
-
-
-def _compile(model, samples, options: _VelaOptions, folder: pathlib.Path, deployment: str):
+def _compile(
+    model: keras.Model,
+    samples: list[np.ndarray] | None,
+    budgets: Budgets,
+    options: _VelaOptions,
+    folder: pathlib.Path,
+    deployment: str,
+) -> _Compiled:
     exact = to_int8(model, samples, deployment)
+    budgets.check_macs(exact.network)
+    agreed = agreement.check(model, exact, samples)
     path = folder / f"{_NAME}.tflite"
     path.write_bytes(exact.content)
-    return exact, vela.compile_with_vela(path, folder, **dataclasses.asdict(options))
+    compiled = vela.compile_with_vela(path, folder, **dataclasses.asdict(options))
+    return _Compiled(exact, agreed, compiled)
 
 
 def _compile_within(model, compiled_model, budget, rounds, recover, probabilities):
-    """Compiles, and tightens until the file fits."""
-    exact, compiled = compiled_model(model)
+    """Compiles, and tightens until the file fits; the network, what was made of it, the rounds."""
+    made = compiled_model(model)
     log: list[dict[str, Any]] = []
-    if budget is None or compiled.flash_bytes <= budget:
-        return model, exact, compiled, log
+    if budget is None or made.vela.flash_bytes <= budget:
+        return model, made, log
     layers = tightening.compact_layers(model)
     if layers:
         model = _copy(model)  # the caller's network stays as it is
-    while compiled.flash_bytes > budget:
-        excess = compiled.flash_bytes - budget
-        rest = compiled.flash_bytes - compiled.encoded_weight_bytes
+    while (now := made.vela.flash_bytes) > budget:
+        excess = now - budget
+        rest = now - made.vela.encoded_weight_bytes
         if not layers or len(log) >= rounds or rest >= budget:
-            raise BudgetError(_over_budget(compiled, budget, rest, bool(layers), len(log)))
+            raise BudgetError(_over_budget(now, budget, rest, bool(layers), len(log)))
         moves = tightening.tighten(
-            model, excess * _MARGIN + 16, _efficiency(exact, compiled), probabilities
+            model, excess * _MARGIN + 16, _efficiency(made.exact, made.vela), probabilities
         )
         if not moves:
-            raise BudgetError(_over_budget(compiled, budget, rest, True, len(log)))
+            raise BudgetError(_over_budget(now, budget, rest, True, len(log)))
         if recover is not None:
             recover(model)
         _settle_arithmetic(model)
-        entry = {"flash_bytes_before": compiled.flash_bytes, "excess_bytes": excess}
+        entry = {"flash_bytes_before": now, "excess_bytes": excess}
         entry["moves"] = [dataclasses.asdict(m) for m in moves]
-        exact, compiled = compiled_model(model)
-        log.append({**entry, "flash_bytes_after": compiled.flash_bytes})
+        made = compiled_model(model)
+        log.append({**entry, "flash_bytes_after": made.vela.flash_bytes})
         logging.info(
             "Tightened %d layers: %d -> %d bytes, budget %d",
             len(moves),
-            entry["flash_bytes_before"],
-            compiled.flash_bytes,
+            now,
+            made.vela.flash_bytes,
             budget,
         )
-    return model, exact, compiled, log
+    return model, made, log
 
 
 def _settle_arithmetic(model: keras.Model) -> None:
@@ -269,12 +255,11 @@ def _efficiency(exact: Int8Model, compiled) -> dict[str, float]:
     return {layer: ratio for layer, ratio in found.items() if ratio}
 
 
-def _over_budget(compiled, budget: int, rest: int, adjustable: bool, rounds: int) -> str:
-    need, excess = compiled.flash_bytes, compiled.flash_bytes - budget
+def _over_budget(need: int, budget: int, rest: int, adjustable: bool, rounds: int) -> str:
     text = (
         f"The compiled network does not fit: it needs {need:,} bytes of flash, the budget is "
-        f"{budget:,}, {excess:,} too many. {rest:,} of them are commands, scales and container, "
-        "which do not shrink with the weights."
+        f"{budget:,}, {need - budget:,} too many. {rest:,} of them are commands, scales and "
+        "container, which do not shrink with the weights."
     )
     if rest >= budget:
         return f"{text} No choice of weights fits; search with fewer layers or channels."
@@ -311,7 +296,7 @@ def _write_all(staged, exact: Int8Model, compiled, content, samples, golden_samp
     )
     (staged / f"{_NAME}_vela.h").write_text(header)
     (staged / f"{_NAME}_vela.c").write_text(c_source.source(f"{_NAME}_vela", content))
-    inputs = _golden_inputs(exact, samples, golden_samples)
+    inputs = agreement.inputs_for(exact, samples, golden_samples)
     codes = exact.quantize_inputs(inputs)
     outputs = tflm_check.run(exact.content, codes)
     for kind, arrays in (("input", codes), ("output", outputs)):
@@ -347,19 +332,6 @@ def _write_lut(staged: pathlib.Path, exact: Int8Model) -> dict[str, Any]:
     (staged / f"{_NAME}_lut.tflite").write_bytes(content)
     tensors = len(lut_compression.worthwhile(exact.content))
     return {"tensors": tensors, "bytes": len(content), "without_bytes": len(exact.content)}
-
-
-def _golden_inputs(exact: Int8Model, samples, count: int) -> list[np.ndarray]:
-    """The first calibration samples, or noise over the inputs' ranges."""
-    if samples is not None:
-        return [array[:count] for array in samples]
-    rng = np.random.default_rng(0)
-    inputs = []
-    for index in exact.network.inputs:
-        low, high = exact.quantizations[index].limits
-        shape = (count, *exact.network.values[index].shape[1:])
-        inputs.append(rng.uniform(low, high, shape).astype(np.float32))
-    return inputs
 
 
 def _agreement(ours, theirs) -> dict[str, Any]:

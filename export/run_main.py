@@ -101,7 +101,7 @@ def _files(
     if model is None:
         if _WORKDIR.value is None:
             raise RunError("udc-run needs the path of a model, or --workdir")
-        found = sorted(pathlib.Path(_WORKDIR.value).rglob("*_vela.tflite"))
+        found = sorted(_compiled_files(pathlib.Path(_WORKDIR.value)))
         if len(found) != 1:
             raise RunError(
                 f"--workdir should hold one *_vela.tflite. Received: {[str(p) for p in found]}"
@@ -115,6 +115,12 @@ def _files(
     if golden is None and (model.parent / "golden").is_dir():
         golden = model.parent / "golden"
     return model, reference, golden
+
+
+def _compiled_files(folder: pathlib.Path) -> list[pathlib.Path]:
+    """What was compiled there, without what a killed export left in its hidden folders."""
+    found = folder.rglob("*_vela.tflite")
+    return [p for p in found if not any(x.startswith(".") for x in p.relative_to(folder).parts)]
 
 
 def _cases(

@@ -8,14 +8,15 @@ import dataclasses
 import io
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
-import tempfile
 import xml.etree.ElementTree
 from collections.abc import Mapping
 
 from udc_tf.export import tflite_file
 from udc_tf.export.errors import CpuOperatorsError, ExportError, VelaError
+from udc_tf.export.work_folder import work_folder
 
 ACCELERATORS = (
     "ethos-u55-32",
@@ -40,6 +41,7 @@ _DEFAULTS = {
     "u85": ("Ethos_U85_SYS_DRAM_Mid", "Dedicated_Sram_384KB"),
 }
 _NPU_OPERATOR = "ethos-u"
+_PLAIN = "network"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,32 +157,28 @@ def compile_with_vela(
         raise ExportError(f"There is no file to compile. Received: {source}")
     tflite_file.read(source)  # a damaged file is better told here than from inside Vela
     out_dir = pathlib.Path(out_dir)
-    try:
-        out_dir.mkdir(parents=True, exist_ok=True)
-        # Beside the target, so that the last step is a rename on one file system.
-        work = tempfile.TemporaryDirectory(prefix=".vela-", suffix=".partial", dir=out_dir)
-    except OSError as error:
-        raise ExportError(f"Cannot write to the folder {out_dir}: {error}") from error
-    with work as folder:
+    with work_folder(out_dir, ".vela-") as folder:
+        # Under plain names: Vela writes them into its XML as they are, whatever they hold.
+        shutil.copyfile(source, folder / f"{_PLAIN}.tflite")
         arguments = [
             *("--accelerator-config", accelerator),
             *("--system-config", system_config),
             *("--memory-mode", memory_mode),
             *("--config", SHIPPED_CONFIG if config is None else os.path.abspath(config)),
             *("--optimise", optimise),
-            *("--output-dir", folder),
+            *("--output-dir", "."),
             "--enable-debug-db",
         ]
-        said = _run_vela([*arguments, os.path.abspath(source)])
-        produced = pathlib.Path(folder, f"{source.stem}_vela.tflite")
+        said = _run_vela([*arguments, f"{_PLAIN}.tflite"], folder, source)
+        produced = folder / f"{_PLAIN}_vela.tflite"
         if not produced.is_file():
             raise VelaError(f"Vela wrote no compiled file for {source}. It said:\n{said}")
-        summary = _summary(pathlib.Path(folder))
-        operators = _operators(pathlib.Path(folder, f"{source.stem}_debug.xml"))
+        summary = _summary(folder)
+        operators = _operators(folder / f"{_PLAIN}_debug.xml")
         cpu = _cpu_operators(produced)
         if cpu and not allow_cpu_operators:
             raise CpuOperatorsError(_explain_cpu_operators(source, accelerator, cpu, said))
-        path = out_dir / produced.name
+        path = out_dir / f"{source.stem}_vela.tflite"
         os.replace(produced, path)
     return VelaResult(
         path=path,
@@ -199,10 +197,11 @@ def compile_with_vela(
     )
 
 
-def _run_vela(arguments: list[str]) -> str:
-    """What Vela printed; its last words as an error if it failed."""
-    command = [sys.executable, "-m", "ethosu.vela", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _run_vela(arguments: list[str], folder: pathlib.Path, source: pathlib.Path) -> str:
+    """What Vela printed, run in `folder`; its last words as an error if it failed."""
+    # -P: Python would else import what lies in that folder, and Vela's own name is common.
+    command = [sys.executable, "-P", "-m", "ethosu.vela", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return done.stdout + done.stderr
     if "No module named" in done.stderr and "ethosu" in done.stderr:
@@ -212,7 +211,7 @@ def _run_vela(arguments: list[str]) -> str:
         )
     words = [*_interesting(done.stdout), *_interesting(done.stderr)]
     text = "\n".join(words[-12:]) or "(nothing)"
-    raise VelaError(f"Vela failed on {arguments[-1]} with exit {done.returncode}. It said:\n{text}")
+    raise VelaError(f"Vela failed on {source} with exit {done.returncode}. It said:\n{text}")
 
 
 def _interesting(text: str) -> list[str]:

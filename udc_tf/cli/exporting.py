@@ -18,12 +18,17 @@ from udc_tf.cli.training_steps import (
 )
 from udc_tf.cli.usage import UsageError
 from udc_tf.cli.workdir import WorkDir
-from udc_tf.export import tflite_file
+from udc_tf.export import manifest, tflite_file
+from udc_tf.export.errors import MismatchError
 from udc_tf.export.integer_network import Quantization
 from udc_tf.export.runners import RunnerUnavailableError, make_runner
 from udc_tf.report.readers import read_probabilities
 
 _DONE = "manifest.json"
+# A finetuned network rounds as its integers do: hardly an output may be more than a step away, and
+# scores may differ by what such a step does to a tie.
+_WITHIN_ONE = 0.9
+_TIES = 0.05
 
 
 def run_export(run: Run, work: WorkDir, say=print) -> dict[str, Any]:
@@ -31,8 +36,11 @@ def run_export(run: Run, work: WorkDir, say=print) -> dict[str, Any]:
     if not work.network.exists():
         raise UsageError(f"{work.path} has no finetuned network yet: run udc-finetune there first.")
     if (work.artefacts / _DONE).exists() and "verification" in work.read_results():
-        say(f"export: done before, {work.artefacts}")
-        return work.read_results()
+        damaged = manifest.damaged(work.artefacts)
+        if damaged is None:
+            say(f"export: done before, {work.artefacts}")
+            return work.read_results()
+        say(f"export: {work.artefacts / damaged} is damaged or missing, exporting again")
     data = run.load_data()
     tiny = load_network(work)
     say(f"export: compiling for {run.accelerator}")
@@ -40,7 +48,7 @@ def run_export(run: Run, work: WorkDir, say=print) -> dict[str, Any]:
     result = export.export(
         tiny,
         work.artefacts,
-        target=run.flash_target,
+        target=run.targets(),
         calibration=calibration_inputs(data),
         accelerator=run.accelerator,
         recover=lambda network: recover(run, network, data, say),
@@ -94,11 +102,12 @@ def verify(run: Run, result, tiny: keras.Model, data, say=print) -> list[dict[st
             "runner": "keras",
             "what": "fake-quantized, in training's own arithmetic",
             "score": score(run, expected, y),
+            "examples": len(x),
         }
     ]
     reference = None
     for name in run.runners:
-        row = {"runner": name}
+        row = {"runner": name, "examples": len(x)}
         try:
             runner = make_runner(name)
             runner.require()
@@ -121,7 +130,33 @@ def verify(run: Run, result, tiny: keras.Model, data, say=print) -> list[dict[st
             row["differs_from_tflm"] = differing
         rows.append(row)
         say(f"verify: {name}, {_describe(run, row)}")
+        _require_agreement(run, rows[0], row, out.dequantize(actual), expected)
     return rows
+
+
+def _require_agreement(run: Run, keras_row, row, actual: np.ndarray, expected: np.ndarray) -> None:
+    """Raises a `MismatchError` if a runner is far from the Keras model in outputs or score."""
+    spread = float(expected.std())
+    apart = float(np.sqrt(np.mean(np.square(actual - expected, dtype=np.float64))))
+    steps_apart = row["within_one_of_keras"] < _WITHIN_ONE
+    if not steps_apart and not _scores_apart(
+        run, keras_row["score"], row["score"], row["examples"]
+    ):
+        return
+    task = task_of(run.recipe.task)
+    raise MismatchError(
+        f"{row['runner']} does not compute what the Keras model does: {task.label} "
+        f"{task.describe(row['score'])} against {task.describe(keras_row['score'])} on "
+        f"{row['examples']} test examples, outputs {apart:.3g} apart at a standard deviation of "
+        f"{spread:.3g}. The artefacts are not to be used."
+    )
+
+
+def _scores_apart(run: Run, keras_score: float, ours: float, examples: int) -> bool:
+    """Whether two scores on the same examples differ by more than single outputs at a tie can."""
+    if run.recipe.task == "classification":
+        return abs(ours - keras_score) * examples > max(1.5, _TIES * examples)
+    return abs(ours - keras_score) > _TIES * max(abs(keras_score), abs(ours))
 
 
 def score(run: Run, outputs: np.ndarray, y: np.ndarray) -> float:
@@ -136,7 +171,7 @@ def score(run: Run, outputs: np.ndarray, y: np.ndarray) -> float:
 
 def _describe(run: Run, row: dict[str, Any]) -> str:
     task = task_of(run.recipe.task)
-    text = f"{task.label} {task.describe(row['score'])} on {run.verify_examples} test examples"
+    text = f"{task.label} {task.describe(row['score'])} on {row['examples']} test examples"
     if "differs_from_tflm" in row:
         same = row["differs_from_tflm"] == 0
         count = f"{row['differs_from_tflm']} values differ from tflm"

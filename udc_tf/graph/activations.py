@@ -4,11 +4,13 @@ Activations are told by the function itself, never by its name: a function of th
 happens to be called `relu` is not known, and is refused.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
+import tensorflow as tf
 from keras import layers as kl
 
 
@@ -63,6 +65,13 @@ _FUNCTIONS: dict[Callable, Activation] = {
     keras.activations.hard_silu: _HARD_SILU,
     keras.activations.leaky_relu: _leaky(0.2),
 }
+# The same functions by the names that others give them.
+_FUNCTIONS |= {
+    getattr(home, known.name): known
+    for home in (keras.ops, tf.nn)
+    for known in tuple(_FUNCTIONS.values())
+    if hasattr(home, known.name)
+}
 # Operations of `keras.ops` in a functional model, by the name of their class.
 _OPERATIONS: dict[str, Activation] = {
     "Relu": _RELU,
@@ -85,9 +94,9 @@ def of_function(function: Callable | None) -> Activation:
     """
     if function is None:
         return LINEAR
-    known = _FUNCTIONS.get(function)
-    if known is not None:
-        return known
+    with contextlib.suppress(TypeError):  # a callable without a hash is none of Keras'
+        if function in _FUNCTIONS:
+            return _FUNCTIONS[function]
     name = getattr(function, "__name__", type(function).__name__)
     own = getattr(keras.activations, name, None) is not function
     what = f"a function of its own, {name!r}," if own else f"the activation {name!r}"

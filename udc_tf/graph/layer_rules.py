@@ -75,6 +75,7 @@ class Rule:
         channels: what it does to channel groups.
         range: of its output.
         kernel: the kind of its kernel, which can be searched; None if it has none.
+        unsearched: why its kernel can be exported but not searched; None if it can be.
         takes_batch_norm: whether a batch norm behind it folds into its kernel.
         takes_relu: whether a ReLU behind it becomes part of it.
         price: of one call, for layers without a kernel.
@@ -85,6 +86,7 @@ class Rule:
     channels: Channels = Channels.PASSES
     range: Range = Range.NEW
     kernel: str | None = None
+    unsearched: str | None = None
     takes_batch_norm: bool = False
     takes_relu: bool = False
     price: Callable[[Node], Price] = lambda node: Price()
@@ -126,8 +128,9 @@ def activation_of_node(node: Node) -> Activation:
 
 
 def kernel_kind(layer: keras.Operation) -> str | None:
-    """ "Conv2D", "DepthwiseConv2D", "Conv2DTranspose" or "Dense"; None for all other layers."""
-    return rule_of(layer).kernel
+    """ "Conv2D", "DepthwiseConv2D", "Conv2DTranspose" or "Dense" of a searchable layer; or None."""
+    rule = rule_of(layer)
+    return None if rule.unsearched else rule.kernel
 
 
 def refusal(node: Node) -> str | None:
@@ -222,11 +225,14 @@ def _kernel(kind: str, operator: str, channels: Channels = Channels.OPENS) -> _E
     def entry(layer: Any, rank: int | None) -> Rule:
         if why := _unusual(layer, kind):
             return Rule(channels=Channels.READS_WHOLE, price=_one_operator, refused=why)
-        grouped = getattr(layer, "groups", 1) > 1
+        constraint = _constraint(layer)
+        whole = constraint or getattr(layer, "groups", 1) > 1
         return Rule(
             operator,
-            Channels.READS_WHOLE if grouped else channels,
+            Channels.READS_WHOLE if whole else channels,
             kernel=kind,
+            unsearched=constraint,
+            price=_one_operator,
             takes_batch_norm=True,
             takes_relu=True,
         )
@@ -236,11 +242,18 @@ def _kernel(kind: str, operator: str, channels: Channels = Channels.OPENS) -> _E
 
 def _unusual(layer: Any, kind: str) -> str | None:
     """What a layer with a kernel has that an int8 operator has not."""
-    for name in ("kernel_constraint", "depthwise_constraint", "output_padding"):
-        if getattr(layer, name, None) is not None:
-            return f"`{name}` is not supported; leave it out"
+    if getattr(layer, "output_padding", None) is not None:
+        return "`output_padding` is not supported; leave it out"
     if kind == "Conv2DTranspose" and {1} != {*np.ravel(layer.dilation_rate)}:
         return "a transposed convolution with dilation has no int8 operator"
+    return None
+
+
+def _constraint(layer: Any) -> str | None:
+    """A constraint is a matter of training, and that of a search knows none."""
+    for name in ("kernel_constraint", "depthwise_constraint"):
+        if getattr(layer, name, None) is not None:
+            return f"`{name}` is not kept in a search"
     return None
 
 

@@ -197,12 +197,12 @@ def _fixed_part(node: Node, channels: ChannelGroups, shared: bool, left_out) -> 
     rule = rule_of_node(node)
     outputs = channels.map_of(keras.tree.flatten(node.outputs)[0])
     part = FixedPart(node.name, outputs, rule.price(node), gates=node.gates)
-    if rule.refused is None or shared:
+    why = rule.refused or rule.unsearched
+    if why is None or shared:
         return part
     size = sum(int(np.prod(w.shape)) for w in getattr(node.layer, "weights", ()))
     if size:
         left_out[node.name] = (
-            f"{rule.refused}; its {size} weights count as bytes, its multiplications are not "
-            "counted"
+            f"{why}; its {size} weights count as bytes, its multiplications are not counted"
         )
     return dataclasses.replace(part, constants=size)
