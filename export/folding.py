@@ -39,7 +39,9 @@ def integers_of(layer: keras.layers.Layer, kind: str) -> tuple[np.ndarray, np.nd
     weights, axis = to_tflite(conversion.layer_weights(layer)["kernel"].astype(np.float64), kind)
     others = tuple(i for i in range(weights.ndim) if i != axis)
     largest = np.abs(weights).max(axis=None if kind == "Dense" else others)
-    steps = np.broadcast_to(np.maximum(largest, 1e-12) / WEIGHT_MAX, weights.shape[axis])
+    # Zeros alone fit any step; a tiny one would leave no room for their bias.
+    largest = np.where(largest > 0, largest, np.abs(weights).max() or 1.0)
+    steps = np.broadcast_to(largest / WEIGHT_MAX, weights.shape[axis])
     shape = [1] * weights.ndim
     shape[axis] = -1
     codes = np.clip(np.round(weights / steps.reshape(shape)), -WEIGHT_MAX, WEIGHT_MAX)

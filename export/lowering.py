@@ -24,7 +24,6 @@ from udc_tf.graph.layer_rules import (
     activation_of_node,
     refusal,
     rule_of_node,
-    splits_activation,
 )
 from udc_tf.graph.trace import Graph, Node, TensorRef, trace
 from udc_tf.graph.uses import Uses
@@ -166,7 +165,7 @@ class _Lowering:
         if activation.fuses:
             fused = activation.operator
         value = self._apply_kernel(node, rule, affine, fused)
-        if splits_activation(node.layer):
+        if activation.operator is not None and not activation.fuses:
             value = self._activate(node, value, activation, suffix="_activation")
         self._value_of[final.id] = value
 

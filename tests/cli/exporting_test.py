@@ -1,5 +1,7 @@
 """`udc-export` when it cannot: one line that says why, a non-zero exit, nothing half-written."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from keras import layers as kl
 from udc_tf.cli import commands, exporting
 from udc_tf.cli.options import Options, resolve
 from udc_tf.cli.workdir import WorkDir
+from udc_tf.export.runners.tflm import TflmRunner
 
 
 @pytest.fixture
@@ -57,3 +60,43 @@ class TestExportErrors:
         broken = np.full((4, 8, 8, 1), np.nan, np.float32)
         monkeypatch.setattr(exporting, "calibration_inputs", lambda data: broken)
         _fails(capsys, work, "NaN", "--flash=32KiB")
+
+
+class TestAgreement:
+    def test_an_artefact_that_was_damaged_is_made_again(self, work, capsys):
+        said = []
+
+        def export():
+            command = ["udc-export", "--recipe=digits", f"--workdir={work}", "--flash=32KiB"]
+            command += ["--examples=60", "--runners=tflm"]
+            assert commands.main("udc-export", command, say=said.append) == 0, capsys.readouterr()
+            return "\n".join(said)
+
+        # 60 digits leave 12 to test; the default asks for 64.
+        assert "on 12 test examples" in export()
+        path = work / "artefacts" / "model_vela.tflite"
+        content = path.read_bytes()
+        said.clear()
+        assert "done before" in export()
+        path.write_bytes(content[:100])
+        said.clear()
+        again = export()
+        assert "model_vela.tflite is damaged or missing" in again and "done before" not in again
+        assert path.read_bytes() == content
+
+    def test_scores_or_outputs_that_are_far_apart_are_an_error(self, work, capsys, monkeypatch):
+        run = TflmRunner.run
+
+        def wrong(self, inputs):
+            ran = run(self, inputs)
+            return dataclasses.replace(ran, outputs=[-1 - o for o in ran.outputs])
+
+        monkeypatch.setattr(exporting, "make_runner", lambda name: _Wrong())
+        monkeypatch.setattr(_Wrong, "run", wrong)
+        assert _export(work, "--flash=32KiB", "--runners=tflm", "--examples=60") == 1
+        error = capsys.readouterr().err
+        assert "udc-export: tflm does not compute what the Keras model does: accuracy" in error
+
+
+class _Wrong(TflmRunner):
+    """A runner whose outputs are upside down."""

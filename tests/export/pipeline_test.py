@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -15,8 +16,20 @@ from keras import layers as kl
 import udc_tf
 import udc_tf.export
 from udc_tf.compact.build import Compactor, Configuration, LayerChoice
-from udc_tf.export import c_source, errors, manifest, size_truth, tflite_file, tightening
+from udc_tf.export import (
+    budgets,
+    c_source,
+    errors,
+    manifest,
+    run_main,
+    size_truth,
+    tflite_file,
+    tightening,
+)
+from udc_tf.export.budgets import Budgets
 from udc_tf.export.integer_network import Quantization
+from udc_tf.export.lowering import lower
+from udc_tf.export.work_folder import work_folder
 from udc_tf.graph.channel_groups import ChannelGroups
 from udc_tf.graph.trace import trace
 
@@ -230,6 +243,32 @@ class TestBudget:
             )
         assert list(tmp_path.iterdir()) == []
 
+    def test_macs(self, tmp_path):
+        # 3x3x3x16 weights at 10x10 positions, 3x3x16x32 at 4x4, and the dense layer's.
+        need = 432 * 100 + 4608 * 16 + 5120
+        model, data = network(), samples()
+        message = rf"needs {need:,} multiply-accumulates, the budget is {need - 9:,}, 9 too many"
+        with pytest.raises(errors.BudgetError, match=message):
+            udc_tf.export.export(model, tmp_path, udc_tf.Macs(np.int64(need - 9)), data)
+        assert list(tmp_path.iterdir()) == []
+        assert budgets.macs(lower(model)) == need
+
+    def test_macs_of_a_transposed_convolution(self):
+        inputs = keras.Input((5, 5, 2))
+        model = keras.Model(inputs, kl.Conv2DTranspose(3, 4, strides=2, padding="same")(inputs))
+        assert budgets.macs(lower(model)) == 5 * 5 * 4 * 4 * 2 * 3
+
+    def test_paper_size(self):
+        model = network(bits=4, nonzeros=0.5)
+        need = (432 + 4608 + 5120) * 5 // 8  # 4 bits and an entropy of 1 each
+        Budgets.of(udc_tf.PaperSize(need)).check_paper_size(model, lower(model))
+        with pytest.raises(errors.BudgetError, match=rf"{need:,} bytes .* {need - 1:,}, 1 too"):
+            Budgets.of(udc_tf.PaperSize(need - 1)).check_paper_size(model, lower(model))
+
+    def test_several_targets_must_all_hold(self):
+        targets = [udc_tf.Flash(np.float64(9000)), udc_tf.Flash(np.int64(5000)), udc_tf.Macs(1e6)]
+        assert Budgets.of(targets) == Budgets("ethos-u55-128", 5000, 1e6)
+
     def test_plain_model_over_budget(self, tmp_path):
         model = keras.Sequential([keras.Input((12, 12, 3)), kl.Conv2D(64, 5)])
         with pytest.raises(errors.BudgetError, match="no layers of few bits"):
@@ -273,9 +312,66 @@ class TestFailures:
             udc_tf.export.export(network(), tmp_path, calibration=data)
         assert list(tmp_path.iterdir()) == []
 
-    def test_target_must_be_a_target(self, tmp_path):
-        with pytest.raises(ValueError, match=r"udc_tf\.Flash\('32KiB'\)"):
-            udc_tf.export.export(network(), tmp_path, target="32KiB")
+    @pytest.mark.parametrize(
+        "target",
+        [
+            "32KiB",
+            1000,
+            np.int64(1000),
+            [1000],
+            {"flash": 1000},
+            [udc_tf.Flash("32KiB"), {"kind": "macs"}],
+        ],
+        ids=["text", "number", "numpy", "list", "dict", "mixed"],
+    )
+    def test_target_must_be_a_target(self, tmp_path, target):
+        with pytest.raises(ValueError, match=r"udc_tf\.Flash\('32KiB'\).*Received: "):
+            udc_tf.export.export(network(), tmp_path, target=target)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_target_of_the_users_own_that_cannot_be_checked(self):
+        class Channels:
+            budget = 8
+
+            def bind(self, plan):
+                raise NotImplementedError
+
+        with pytest.raises(ValueError, match="cannot check a target of your own"):
+            Budgets.of([udc_tf.Flash("32KiB"), Channels()])
+
+    def test_targets_for_two_accelerators(self):
+        targets = [udc_tf.Flash("32KiB"), udc_tf.Flash("32KiB", "ethos-u55-64")]
+        with pytest.raises(ValueError, match="Received: ethos-u55-128, ethos-u55-64"):
+            Budgets.of(targets)
+        with pytest.raises(ValueError, match="Received: ethos-u55-128, ethos-u55-64"):
+            Budgets.of(targets[:1], "ethos-u55-64")
+
+    def test_what_a_killed_export_left(self, tmp_path):
+        """Folders of dead exports go, those of living ones stay, and nothing beyond a link."""
+        dead, link = tmp_path / ".export-dead.partial", tmp_path / ".export-link.partial"
+        (dead / "staged").mkdir(parents=True)
+        (dead / "model_vela.tflite").write_text("half")
+        (tmp_path / "elsewhere").mkdir()
+        link.symlink_to(tmp_path / "elsewhere")
+        with (
+            work_folder(tmp_path, ".export-") as living,
+            work_folder(tmp_path, ".export-") as other,
+        ):
+            assert living.is_dir() and other.is_dir() and living != other
+        assert {p.name for p in tmp_path.iterdir()} == {"elsewhere", link.name}
+
+    def test_killed_in_the_middle(self, tmp_path):
+        code = (
+            "import os, signal, sys\nfrom udc_tf.export.work_folder import work_folder\n"
+            "with work_folder(sys.argv[1], '.export-') as folder:\n"
+            "    (folder / 'model_vela.tflite').write_text('half')\n"
+            "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        )
+        subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+        (left,) = tmp_path.iterdir()
+        assert run_main._compiled_files(tmp_path) == []
+        with work_folder(tmp_path, ".export-"):
+            assert not left.exists()
 
 
 class TestSizeTruth:

@@ -72,6 +72,17 @@ class TestCompileWithVela:
         one = vela.compile_with_vela(small, tmp_path / "a").path.read_bytes()
         assert vela.compile_with_vela(small, tmp_path / "b").path.read_bytes() == one
 
+    def test_names_that_xml_does_not_take(self, small, tmp_path):
+        folder = tmp_path / 'R&D <1> "x"'
+        folder.mkdir()
+        source = folder / 'a&b<c>"d.tflite'
+        source.write_bytes(small.read_bytes())
+        result = vela.compile_with_vela(source, folder / "out")
+        assert result.path.name == 'a&b<c>"d_vela.tflite'
+        plain = vela.compile_with_vela(small, tmp_path / "plain")
+        assert result.path.read_bytes() == plain.path.read_bytes()
+        assert result.operators == plain.operators
+
     @pytest.mark.parametrize("accelerator", ["ethos-u55-32", "ethos-u55-256", "ethos-u65-256"])
     def test_other_accelerators(self, small, tmp_path, accelerator):
         result = vela.compile_with_vela(small, tmp_path, accelerator)

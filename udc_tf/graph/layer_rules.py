@@ -160,7 +160,7 @@ def _absorbed_next(node: Node, uses: Uses) -> Node | None:
 
 
 def splits_activation(layer: keras.Operation) -> bool:
-    """Whether a kernel layer has an activation that is an operator of its own in TFLite."""
+    """Whether a searched kernel has an activation that is an operator of its own in TFLite."""
     activation = activations.of_layer(layer)
     return kernel_kind(layer) is not None and activation.name != "linear" and not activation.fuses
 

@@ -6,6 +6,7 @@ groups, the searchable model, the compact model, the cost tables) walks this lis
 """
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -119,6 +120,7 @@ def trace(model: keras.Model, copy: bool = True) -> Graph:
     if copy:
         functional = keras.models.clone_model(original)
         functional.set_weights(original.get_weights())
+        _require_same_functions(original, functional)
     tracer = _Tracer()
     inputs = tree.map_structure(tracer.ref, functional.input)
     outputs = tracer.inline(functional, functional.input, prefix="", gates=())
@@ -131,6 +133,20 @@ def trace(model: keras.Model, copy: bool = True) -> Graph:
         input_names=_input_names(original),
         input_dtypes=tuple(t.dtype for t in flat),
     )
+
+
+def _require_same_functions(original: keras.Model, copy: keras.Model) -> None:
+    """Refuses an activation that its name alone made another one in the copy (or in a file)."""
+    for layer, twin in zip(original.layers, copy.layers, strict=True):
+        if isinstance(layer, keras.Model):
+            _require_same_functions(layer, twin)
+        own, copied = (getattr(x, "activation", None) for x in (layer, twin))
+        if inspect.isfunction(own) and own is not copied:
+            raise ValueError(
+                f"Keras takes the activation of the layer `{layer.name}` for its own function of "
+                "that name when it copies or saves the model: rename it, or register it with "
+                f"keras.saving.register_keras_serializable. Received: {own}"
+            )
 
 
 def _as_functional(model: keras.Model) -> keras.Model:

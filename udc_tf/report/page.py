@@ -223,10 +223,11 @@ def _runner_table(facts: Facts) -> str:
             ]
         )
     label = LABELS[facts.task][1]
-    count = facts.run.get("options", {}).get("verify_examples") or 64
+    counts = {row["examples"] for row in facts.results["verification"] if "examples" in row}
+    count = f"{max(counts)} test examples" if counts else "Test examples"
     text = (
-        f"<p>{count} test examples on each runner. keras: the fake-quantized network; tflm: the "
-        "int8 .tflite in TFLite Micro; npu: the compiled command stream, executed.</p>"
+        f"<p>{count} on each runner. keras: the fake-quantized network; tflm: the int8 .tflite in "
+        "TFLite Micro; npu: the compiled command stream, executed.</p>"
     )
     return text + table(["runner", label, "against tflm", "cycles", "time"], rows)
 

@@ -1,0 +1,256 @@
+"""The gate of `export`: a file that computes something else than the Keras model is not written."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+from keras import layers as kl
+
+import udc_tf.export
+from udc_tf.compact.build import Compactor, Configuration, LayerChoice
+from udc_tf.export import agreement, errors, int8, tflite_writer
+from udc_tf.export.lowering import lower
+from udc_tf.graph.channel_groups import ChannelGroups
+from udc_tf.graph.trace import trace
+
+
+def network() -> keras.Model:
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((8, 8, 3))
+    x = kl.Conv2D(8, 3, padding="same", name="first")(inputs)
+    x = kl.ReLU(name="cut")(kl.BatchNormalization()(x))
+    y = kl.Conv2D(8, 3, padding="same", activation="relu", name="second")(x)
+    x = kl.MaxPooling2D(name="pool")(kl.Add(name="sum")([x, y]))
+    return keras.Model(inputs, kl.Dense(4, name="head")(kl.Flatten()(x)))
+
+
+def compacted(model: keras.Model, bits: int = 4) -> keras.Model:
+    graph = trace(model)
+    layers = {n.name: LayerChoice(bits, 0.6) for n in graph.nodes}
+    compact = Compactor(graph, ChannelGroups(graph), Configuration(layers=layers)).build()
+    for layer in compact.layers:
+        if hasattr(layer, "refresh_mask"):
+            layer.initialize_range()
+            layer.refresh_mask()
+    return compact
+
+
+def images(*shape: int, count: int = 16) -> np.ndarray:
+    return np.random.default_rng(1).normal(size=(count, *shape)).astype("float32")
+
+
+def _step(lowered, name: str):
+    return next(step for step in lowered.steps if step.name == name)
+
+
+def _flip_one_channel(lowered):
+    step = _step(lowered, "second")
+    codes = step.kernel.codes.copy()
+    codes[2] *= -1
+    step.kernel = dataclasses.replace(step.kernel, codes=codes)
+
+
+def _swap_axes(lowered):
+    step = _step(lowered, "second")
+    codes = np.ascontiguousarray(step.kernel.codes.transpose(0, 2, 1, 3))
+    step.kernel = dataclasses.replace(step.kernel, codes=codes)
+
+
+def _drop_bias(lowered):
+    step = _step(lowered, "second")
+    step.kernel = dataclasses.replace(step.kernel, bias=step.kernel.bias + 1)
+
+
+def _drop_activation(lowered):
+    _step(lowered, "first").activation = "NONE"
+
+
+def _drop_layer(lowered):
+    step = _step(lowered, "sum")
+    step.kind, step.inputs = "RESHAPE", step.inputs[:1]  # to the same shape: nothing happens
+
+
+def _pool_otherwise(lowered):
+    _step(lowered, "pool").kind = "AVERAGE_POOL_2D"
+
+
+def _swap_operands(lowered):
+    _step(lowered, "sum").kind = "SUB"
+
+
+@pytest.mark.parametrize(
+    "fault,layer",
+    [
+        (_flip_one_channel, "second"),
+        (_swap_axes, "second"),
+        (_drop_bias, "second"),
+        (_drop_activation, "first"),
+        (_drop_layer, "sum"),
+        (_pool_otherwise, "pool"),
+        (_swap_operands, "sum"),
+    ],
+)
+@pytest.mark.parametrize("is_compact", [False, True], ids=["plain", "compact"])
+def test_planted_fault_is_caught_and_named(monkeypatch, tmp_path, is_compact, fault, layer):
+    def faulty(model):
+        lowered = lower(model)
+        fault(lowered)
+        return lowered
+
+    model = compacted(network()) if is_compact else network()
+    monkeypatch.setattr(int8, "lower", faulty)
+    # The integers of compact layers are also compared one by one.
+    monkeypatch.setattr(int8, "checked_codes", lambda *args: [])
+    with pytest.raises(errors.MismatchError, match=f"layer `{layer}`"):
+        udc_tf.export.export(model, tmp_path, calibration=images(8, 8, 3))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_layer_that_lowering_takes_for_nothing(monkeypatch):
+    model = keras.Sequential(
+        [keras.Input((6,)), kl.Dense(4), kl.LeakyReLU(name="leaky"), kl.Dense(2)]
+    )
+    from udc_tf.export import lowering
+
+    monkeypatch.setattr(lowering, "_NOTHING", (*lowering._NOTHING, kl.LeakyReLU))
+    data = images(6)
+    with pytest.raises(errors.MismatchError, match="`leaky`"):
+        agreement.check(model, int8.to_int8(model, data), [data])
+
+
+def test_fault_of_the_writer_is_found_in_what_tflm_computes(monkeypatch, tmp_path):
+    write = tflite_writer.write
+
+    def without_relu(lowered, quantizations):
+        steps = [
+            dataclasses.replace(s, activation="NONE") if s.name == "second" else s
+            for s in lowered.steps
+        ]
+        return write(dataclasses.replace(lowered, steps=steps), quantizations)
+
+    monkeypatch.setattr(tflite_writer, "write", without_relu)
+    # The file's range of that value begins at zero, which hides a ReLU; so it is widened.
+    of_range = int8.calibrating.Quantization.of_range
+    widened = classmethod(lambda cls, low, high: of_range(min(low, -high), high))
+    monkeypatch.setattr(int8.calibrating.Quantization, "of_range", widened)
+    with pytest.raises(errors.MismatchError, match=r"first layer that departs is `second`"):
+        udc_tf.export.export(network(), tmp_path, calibration=images(8, 8, 3))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_network_that_8_bits_do_not_hold(tmp_path):
+    # One feature a thousand times as large as the others, and the head looks at the others only.
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((8,)), kl.Dense(8, name="spread"), kl.Dense(4)])
+    kernel = np.eye(8, dtype="float32")
+    kernel[0, 0] = 3000.0
+    head = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
+    head[0] = 0.0
+    model.layers[0].set_weights([kernel, np.zeros(8)])
+    model.layers[1].set_weights([head, np.zeros(4)])
+    with pytest.raises(errors.MismatchError, match=r"8 bits do not hold .*finetune"):
+        udc_tf.export.export(model, tmp_path, calibration=images(8))
+    assert list(tmp_path.iterdir()) == []
+
+
+def _two_ways() -> keras.Model:
+    a, b = keras.Input((6,), name="a"), keras.Input((6,), name="b")
+    x = kl.Dense(5, activation="relu")(a)
+    y = kl.Dense(5, activation="tanh")(b)
+    outputs = {"sum": kl.Add()([x, y]), "both": kl.Softmax()(kl.Concatenate()([x, y]))}
+    return keras.Model({"a": a, "b": b}, outputs)
+
+
+def _constant(value: str) -> keras.Model:
+    zeros = kl.Dense(4, kernel_initializer="zeros", bias_initializer=value)
+    return keras.Sequential([keras.Input((6,)), zeros])
+
+
+def _relu6_alone() -> keras.Model:
+    layers = [kl.Conv2D(4, 3), kl.LeakyReLU(0.3), kl.ReLU(6.0), kl.Conv2D(4, 3)]
+    return keras.Sequential([keras.Input((8, 8, 3)), *layers])
+
+
+@pytest.mark.parametrize(
+    "model,data",
+    [
+        (network(), images(8, 8, 3)),
+        (network(), images(8, 8, 3, count=1)),
+        (_two_ways(), [images(6), images(6)]),
+        (_constant("zeros"), images(6)),
+        (_constant("ones"), images(6)),
+        (_relu6_alone(), 9 * images(8, 8, 3)),
+    ],
+    ids=["plain", "one image", "several inputs and outputs", "zeros", "constant", "relu6"],
+)
+def test_honest_networks_pass(model, data):
+    samples = data if isinstance(data, list) else [data]
+    found = agreement.check(model, int8.to_int8(model, data), samples)
+    assert found["inputs"] == len(samples[0]) and found["worst_layer"] < 0.5
+    assert all(output["steps"] <= output["allowed_steps"] / 2 for output in found["outputs"])
+
+
+def test_two_tensors_and_noise_instead_of_data_pass():
+    model = compacted(network())
+    data = images(8, 8, 3)
+    exact = int8.to_int8(model, data, deployment="two_tensors")
+    assert agreement.check(model, exact, [data])["worst_layer"] < 0.5
+    assert agreement.check(model, exact, None)["inputs"] == 16
+
+
+@keras.saving.register_keras_serializable("tests")
+def relu(x):
+    """Not what its name says."""
+    return -keras.ops.relu(x)
+
+
+class _OwnDense(kl.Dense):
+    def call(self, inputs):
+        return -super().call(inputs)
+
+
+@pytest.mark.parametrize(
+    "shape,layer",
+    [
+        ((4, 4, 2), lambda: kl.Conv2DTranspose(3, 3, 2, "same", output_padding=1)),
+        ((4, 4, 2), lambda: kl.Conv2DTranspose(3, 3, 2, "same", 1, activation="relu")),
+        ((4, 4, 2), lambda: kl.Softmax(axis=1)),
+        ((6,), lambda: kl.Dense(3, activation=relu)),
+        ((6,), lambda: kl.Activation(relu)),
+        ((6,), lambda: _OwnDense(3, activation="relu")),
+        ((6, 3), lambda: kl.Conv1D(3, 2, activation="relu")),
+        ((6, 3), lambda: kl.LSTM(3)),
+        ((6,), lambda: kl.EinsumDense("ab,bc->ac", 4, activation="relu")),
+    ],
+    ids=lambda value: "" if callable(value) else str(value),
+)
+def test_what_is_not_known_is_refused(shape, layer):
+    made = layer()
+    with pytest.raises(errors.ConversionError, match=f"`{made.name}`"):
+        lower(keras.Sequential([keras.Input(shape), made]))
+
+
+def test_function_that_keras_would_take_for_its_own():
+    def tanh(x):
+        return -x
+
+    model = keras.Sequential([keras.Input((6,)), kl.Dense(3, activation=tanh, name="head")])
+    with pytest.raises(ValueError, match=r"activation of the layer `head`.*rename it"):
+        trace(model)
+
+
+def test_a_constraint_is_a_matter_of_training():
+    constraint = keras.constraints.MaxNorm(0.5)
+    layers = [
+        kl.Conv2D(4, 3, activation="relu", kernel_constraint=constraint),
+        kl.DepthwiseConv2D(3, activation="relu", depthwise_constraint=constraint),
+        kl.Flatten(),
+        kl.Dense(3, activation="relu", kernel_constraint="non_neg"),
+    ]
+    model = keras.Sequential([keras.Input((8, 8, 2)), *layers])
+    data = images(8, 8, 2)
+    exact = int8.to_int8(model, data)
+    kinds = [step.kind for step in exact.network.steps]
+    assert kinds == ["CONV_2D", "DEPTHWISE_CONV_2D", "RESHAPE", "FULLY_CONNECTED"]
+    agreement.check(model, exact, [data])
