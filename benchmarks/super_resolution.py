@@ -17,7 +17,7 @@ from absl import flags
 from benchmarks import harness
 from benchmarks.harness import SHARED, Row, Rows, table
 from udc_tf.cli.commands import main as udc
-from udc_tf.cli.history import EpochLines, EpochLog
+from udc_tf.cli.history import EpochLines
 from udc_tf.cli.image_sets import SETS, score_sets
 from udc_tf.cli.options import Options, Run, resolve
 from udc_tf.cli.tasks import task_of
@@ -61,7 +61,6 @@ def baseline(run: Run, folder: pathlib.Path) -> Row:
         shuffle=False,
         callbacks=[
             EpochLines("baseline", epochs),
-            EpochLog(folder / "history.jsonl"),
             keras.callbacks.BackupAndRestore(str(folder / "state"), delete_checkpoint=False),
         ],
     )

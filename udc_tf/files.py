@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 import stat
 import zipfile
 from collections.abc import Iterator
@@ -34,14 +35,20 @@ def first_line(reason: Exception | str) -> str:
 
 @contextlib.contextmanager
 def replaced_atomically(path: Path) -> Iterator[Path]:
-    """Gives a temporary name beside `path`; on success it becomes `path`, on failure it goes."""
+    """Gives a temporary name beside `path`; on success it becomes `path`, on failure it goes.
+
+    What has become `path` is on the disk: a machine that loses its power then does not lose it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.stem}.{secrets.token_hex(4)}.partial{path.suffix}")
     # Made here and by no one before: a link that waits under this name is not followed.
     os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:
         yield partial
+        _flush(partial)
         os.replace(partial, path)
+        with contextlib.suppress(OSError):  # not every file system can flush a folder
+            _flush(path.parent)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -123,3 +130,22 @@ def read_arrays(path: Path, remedy: str) -> dict[str, np.ndarray]:
             return {name: arrays[name] for name in arrays.files}
     except Exception as error:  # zip, deflate and numpy each have their own
         raise DamagedFileError(path, error, remedy) from error
+
+
+def remove_partials(folder: Path) -> None:
+    """Removes what a killed process was writing; for the one process that writes there."""
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    for left in filter(is_partial, folder.iterdir()):
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from udc_tf.cli import commands, training_steps
-from udc_tf.cli.history import EpochLog, read_history
+from udc_tf.report.readers import read_history
 from udc_tf.cli.image_sets import score_sets
 from udc_tf.cli.options import Options, resolve
 from udc_tf.cli.own_model import load_model
@@ -227,14 +227,6 @@ class TestHelp:
         (tmp_path / "flags").write_text("--recipe=digit\n")
         _run("udc", f"--flagfile={tmp_path / 'flags'}")
         assert "There is no recipe 'digit'" in capsys.readouterr().err
-
-
-class TestEpochLog:
-    def test_an_epoch_done_again_replaces_its_line(self, tmp_path):
-        log = EpochLog(tmp_path / "log.jsonl")
-        for epoch, loss in ((0, 3.0), (1, 2.0), (1, 1.5), (2, 1.0)):
-            log.on_epoch_end(epoch, {"loss": loss})
-        assert [row["loss"] for row in read_history(tmp_path / "log.jsonl")] == [3.0, 1.5, 1.0]
 
 
 class TestImageSets:

@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import pytest
 
 import udc_tf
 from udc_tf.finetune.rescaling import restore_norms
@@ -43,7 +44,8 @@ class TestRestoreNorms:
 
     def test_only_what_a_batch_norm_follows_at_once(self):
         factors = restore_norms(_grown())
-        assert {k: round(v, 2) for k, v in factors.items()} == {"first": 0.2, "depthwise": 0.2}
+        # As large as kernels are on average, which 36 weights by themselves need not be.
+        assert factors == pytest.approx({"first": 0.2, "depthwise": 0.2}, rel=0.2)
 
     def test_kernels_of_zeros_stay(self):
         model = _grown(factor=0.0)

@@ -1,5 +1,7 @@
 """What TensorBoard is given, read back from the event files."""
 
+import errno
+
 import keras
 import numpy as np
 import pytest
@@ -21,6 +23,19 @@ def _events(folder):
 
 
 class TestTensorBoard:
+    def test_a_full_disk_is_an_error_as_of_any_file(self, tmp_path, monkeypatch):
+        callback = TensorBoard(tmp_path)
+        callback.set_model(keras.Sequential([keras.Input((1,))]))
+        callback.on_train_begin()
+
+        def full():
+            raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+        monkeypatch.setattr(callback._writer, "flush", full)
+        with pytest.raises(OSError, match="No space left on device") as raised:
+            callback.on_epoch_end(0, {"loss": 1.0})
+        assert raised.value.errno == errno.ENOSPC
+
     def test_curves_and_decisions_of_a_search(self, tmp_path):
         search = udc_tf.make_searchable(
             small_cnn(filters=(4, 8)), "ethos_u55", udc_tf.Flash("3.5KiB")

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import pathlib
 import shlex
 import sys
@@ -85,9 +86,16 @@ def main(command: str, argv: Sequence[str], say=print) -> int:
     except Exception as error:
         if values["traceback"].value:
             traceback.print_exc()
-        if isinstance(error, (ValueError, OSError, RuntimeError)):
-            return _fail(command, str(error) or type(error).__name__, 1)
-        return _fail(command, f"{first_line(error)} (--traceback shows where)", 1)
+        return _fail(command, _explain(error), 1)
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        where = f" for {error.filename}" if error.filename else ""
+        return f"the disk has no room left{where}: make some, and the same command goes on"
+    if isinstance(error, (ValueError, OSError, RuntimeError)):
+        return str(error) or type(error).__name__
+    return f"{first_line(error)} (--traceback shows where)"
 
 
 def _run(command: str, values: flags.FlagValues, line: str, say) -> int:
@@ -182,13 +190,14 @@ def _run_front(runs, top: WorkDir, steps, options, line, say, workers: Workers) 
             part.path.mkdir(exist_ok=True)
     with contextlib.ExitStack() as stack:
         for part in parts.values() if workers.is_chief else ():
+            stack.enter_context(part.locked())
             stack.enter_context(part.unless_refused())
             part.remove_partials()
         _run_parts(runs, top, parts, steps, line, say, workers)
-    if workers.is_chief:
-        for part in parts.values():
-            _report(part, say)
-        _report_front(top, tuple(runs), say)
+        if workers.is_chief:
+            for part in parts.values():
+                _report(part, say)
+            _report_front(top, tuple(runs), say)
     return 0
 
 

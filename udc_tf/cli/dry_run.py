@@ -22,9 +22,10 @@ _LARGEST_BATCH = 32  # an ImageNet network's own batches would take minutes and 
 def dry_run(run: Run, say=print, timed: bool = True) -> None:
     """Prints the plan of a run."""
     data = _data_or_stand_in(run, say)
+    model = run.build_model(data.input_shape, data.classes)
     if not isinstance(data, _StandIn):
-        check_outputs(run, run.build_model(data.input_shape, data.classes), data)
-    search = make_search(run, data)
+        check_outputs(run, model, data)
+    search = make_search(run, model, data)
     plan = search.problem.plan
     kernels = [layer.theta for layer in search.layers_by_name.values() if hasattr(layer, "theta")]
     weights = sum(math.prod(kernel.shape) for kernel in kernels)

@@ -1,5 +1,6 @@
 """The step that compiles, and the proof that what was compiled computes the same."""
 
+import pathlib
 import shutil
 import time
 from typing import Any
@@ -37,6 +38,7 @@ def run_export(run: Run, work: WorkDir, say=print) -> dict[str, Any]:
     if (work.artefacts / _DONE).exists() and "verification" in work.read_results():
         damaged = manifest.damaged(work.artefacts)
         if damaged is None:
+            _deploy_tightened(work)
             say(f"export: done before, {work.artefacts}")
             return work.read_results()
         say(f"export: {work.artefacts / damaged} is damaged or missing, exporting again")
@@ -53,8 +55,10 @@ def run_export(run: Run, work: WorkDir, say=print) -> dict[str, Any]:
         recover=lambda network: recover(run, network, data, say),
         probabilities=_probabilities(work),
     )
+    scores = {}
     if result.report.get("tightening"):
-        tiny = _keep_tightened(run, work, result.model, data, say)
+        tiny = result.model
+        scores = _keep_tightened(run, work, tiny, data, say)
     budget = None if run.flash_target is None else run.flash_target.budget
     fits = "" if budget is None else f" of {budget:,} ({result.flash_bytes / budget:.1%})"
     say(f"export: {result.flash_bytes:,} bytes of flash{fits}, {result.sram_bytes:,} of SRAM")
@@ -64,6 +68,7 @@ def run_export(run: Run, work: WorkDir, say=print) -> dict[str, Any]:
         shutil.rmtree(work.artefacts)  # nobody shall flash them
         raise
     work.add_results(
+        **scores,
         export_seconds=round(time.monotonic() - started, 1),
         flash_bytes=result.flash_bytes,
         flash_budget=budget,
@@ -72,6 +77,7 @@ def run_export(run: Run, work: WorkDir, say=print) -> dict[str, Any]:
         compiled=str(result.vela_path.relative_to(work.path)),
         verification=verification,
     )
+    _deploy_tightened(work)
     return work.read_results()
 
 
@@ -83,14 +89,26 @@ def _probabilities(work: WorkDir) -> dict[str, dict[float, float]] | None:
     return {name: dict(zip(options, pi, strict=True)) for name, (options, pi) in kept.items()}
 
 
-def _keep_tightened(run: Run, work: WorkDir, tightened: keras.Model, data, say) -> keras.Model:
-    """The network that went into flash is the one whose score counts."""
+def _keep_tightened(run: Run, work: WorkDir, tightened: keras.Model, data, say) -> dict[str, Any]:
+    """The scores of the network that went into flash, which is kept until the step is done.
+
+    Not in the place of the finetuned one: an export that is interrupted begins with that again.
+    """
     scores = evaluate_parts(run, tightened, data)
-    save_network(tightened, work)
-    work.add_results(**scores)
+    save_network(tightened, _tightened(work))
     task = task_of(run.recipe.task)
     say(f"export: tightened to fit; test {task.label} now {task.describe(scores['test_score'])}")
-    return tightened
+    return scores
+
+
+def _deploy_tightened(work: WorkDir) -> None:
+    """Once the results are written, the network that they are of takes its place."""
+    if _tightened(work).exists():
+        _tightened(work).replace(work.network)
+
+
+def _tightened(work: WorkDir) -> pathlib.Path:
+    return work.network.with_name(".tightened.keras")
 
 
 def verify(run: Run, result, tiny: keras.Model, data, say=print) -> list[dict[str, Any]]:

@@ -12,7 +12,8 @@ from udc_tf.cli.training_steps import (
     train_search,
 )
 from udc_tf.cli.workdir import WorkDir
-from udc_tf.search.front import begin_from, set_out_for_all, shared_epochs
+from udc_tf.files import replaced_atomically
+from udc_tf.search.front import set_out_for_all, shared_epochs
 from udc_tf.training.workers import Workers
 
 
@@ -34,9 +35,10 @@ def search_front(
     data = middle.load_data()
     say(f"search: {data.describe()}")
     # One size model for all, fitted near the middle of them; export checks what is compiled.
-    targets = calibrated_targets(middle, top, data, say, workers)
+    model = middle.build_model(data.input_shape, data.classes)
+    targets = calibrated_targets(middle, top, model, say, workers)
     with workers.scope():
-        search = make_search(middle, data, targets)
+        search = make_search(middle, model, data, targets)
     shared = shared_epochs(middle.recipe.search.warmup, middle.recipe.search_epochs)
     say(f"search: {shared} epochs of warm-up for all {len(runs)} budgets")
     set_out_for_all(search)
@@ -47,20 +49,10 @@ def search_front(
             say(f"search: done before, {work.architecture}")
             continue
         say(f"search: {name}")
-        if workers.is_chief:
-            _begin(top, work)
-        begin_from(top.state("search"), work.state("search"), workers.strategy)
-        search.retarget(calibrated_targets(run, work, data, say, workers))
-        train_search(search, run, work, data, say, workers)
+        if workers.is_chief and top.size_model.exists() and not work.size_model.exists():
+            with replaced_atomically(work.size_model) as partial:
+                shutil.copy(top.size_model, partial)
+        search.retarget(calibrated_targets(run, work, model, say, workers))
+        train_search(search, run, work, data, say, workers, begin_from=top)
         say(keep_architecture(search, work, workers).table())
         workers.wait()
-
-
-def _begin(top: WorkDir, work: WorkDir) -> None:
-    """A copy of what the shared part left beside its state."""
-    for shared, own in (
-        (top.size_model, work.size_model),
-        (top.history("search"), work.history("search")),
-    ):
-        if shared.exists() and not own.exists():
-            shutil.copy(shared, own)

@@ -1,26 +1,6 @@
-"""Training curves as one line of JSON an epoch, which a resumed run continues."""
-
-import json
-import pathlib
+"""Training curves: one line of JSON per epoch in a file, one line of text on the terminal."""
 
 import keras
-
-from udc_tf.files import replaced_atomically
-from udc_tf.report.readers import read_history
-
-
-class EpochLog(keras.callbacks.Callback):
-    """Appends each epoch's numbers to a file; an epoch that is done again replaces its line."""
-
-    def __init__(self, path: pathlib.Path):
-        super().__init__()
-        self._path = path
-
-    def on_epoch_end(self, epoch, logs=None):
-        rows = [row for row in read_history(self._path) if row["epoch"] < epoch]
-        rows.append({"epoch": epoch, **{k: float(v) for k, v in (logs or {}).items()}})
-        with replaced_atomically(self._path) as partial:
-            partial.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 class EpochLines(keras.callbacks.Callback):

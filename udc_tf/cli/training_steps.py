@@ -1,6 +1,7 @@
 """The two steps that train: search and finetuning."""
 
 import math
+import pathlib
 import sys
 import time
 from typing import Any
@@ -12,7 +13,7 @@ from absl import logging
 import udc_tf
 from udc_tf import export
 from udc_tf.cli.checks import load_teacher
-from udc_tf.cli.history import EpochLines, EpochLog
+from udc_tf.cli.history import EpochLines
 from udc_tf.cli.image_sets import score_sets
 from udc_tf.cli.options import Run, steps_per_epoch
 from udc_tf.cli.tasks import task_of
@@ -25,17 +26,21 @@ from udc_tf.saved_models import load_model
 from udc_tf.search.model import SearchModel
 from udc_tf.training.schedules import CosineOverRun
 from udc_tf.training.tensorboard_log import TensorBoard
-from udc_tf.training.workers import BackupByChief, Workers
+from udc_tf.training.training_state import StateFolder
+from udc_tf.training.workers import Workers
 
 ALONE = Workers()
 _SCORES = ("validation_score", "test_score")
 _VALIDATIONS = 10  # of a search: each measures the batch-norm statistics anew
 
 
-def make_search(run: Run, data, targets: list[Target] | None = None) -> SearchModel:
-    """The searchable model of a run, compiled."""
-    model = run.build_model(data.input_shape, data.classes)
+def make_search(
+    run: Run, model: keras.Model, data, targets: list[Target] | None = None
+) -> SearchModel:
+    """The searchable model of a run and its network, compiled."""
     targets = targets or run.targets()
+    # Random layers take their seeds from the process, which may have drawn before or not.
+    keras.utils.set_random_seed(run.seed)
     search = udc_tf.make_searchable(model, run.recipe.space, targets, run.recipe.search)
     task, rate = task_of(run.recipe.task), run.recipe.decision_learning_rate
     search.compile(
@@ -44,7 +49,7 @@ def make_search(run: Run, data, targets: list[Target] | None = None) -> SearchMo
         loss=task.loss(model),
         metrics=task.metrics(),
     )
-    search(np.zeros((1, *data.input_shape), "float32"))  # built, as BackupAndRestore wants it
+    search(np.zeros((1, *data.input_shape), "float32"))  # built, so that its state can be restored
     return search
 
 
@@ -56,9 +61,11 @@ def run_search(run: Run, work: WorkDir, say=print, workers: Workers = ALONE) -> 
         return found
     data = run.load_data()
     say(f"search: {data.describe()}")
-    targets = calibrated_targets(run, work, data, say, workers)
+    # First of all, so that its layers are named alike however often a run is interrupted.
+    model = run.build_model(data.input_shape, data.classes)
+    targets = calibrated_targets(run, work, model, say, workers)
     with workers.scope():
-        search = make_search(run, data, targets)
+        search = make_search(run, model, data, targets)
     train_search(search, run, work, data, say, workers)
     return keep_architecture(search, work, workers)
 
@@ -71,8 +78,12 @@ def train_search(
     say,
     workers: Workers,
     until: int | None = None,
+    begin_from: WorkDir | None = None,
 ) -> None:
-    """Trains for all epochs of the run, or only `until` one of them."""
+    """Trains for all epochs of the run, or only `until` one of them.
+
+    What another run's search left in `begin_from` is where a new one begins.
+    """
     steps = steps_per_epoch(len(data.train), run.recipe.batch_size)
     train = data.training_batches(
         run.recipe.batch_size,
@@ -81,12 +92,7 @@ def train_search(
         epoch=lambda: search.state.steps_done() // steps,
     )
     epochs = run.recipe.search_epochs
-    backup = BackupByChief(str(work.state("search")), delete_checkpoint=False)
-    logs = [
-        EpochLog(work.history("search")),
-        TensorBoard(work.tensorboard),
-        *_lines("search", epochs, say),
-    ]
+    logs = [TensorBoard(work.tensorboard), *_lines("search", epochs, say)]
     started = time.monotonic()
     search.fit(
         train,
@@ -94,7 +100,8 @@ def train_search(
         planned_epochs=epochs,
         validation_data=data.batches("validation", run.recipe.batch_size),
         validation_freq=max(1, epochs // _VALIDATIONS),
-        callbacks=[*(logs if workers.is_chief else ()), backup],
+        callbacks=logs if workers.is_chief else [],
+        workdir=_state_folder(work, "search", begin_from),
         shuffle=False,  # `training_batches` does
         verbose=_verbosity(workers),
     )
@@ -124,7 +131,7 @@ def keep_architecture(
 
 
 def calibrated_targets(
-    run: Run, work: WorkDir, data, say, workers: Workers = ALONE
+    run: Run, work: WorkDir, model: keras.Model, say, workers: Workers = ALONE
 ) -> list[Target]:
     """The targets, flash with a size model that fits what Vela writes for this network."""
     flash = run.flash_target
@@ -138,7 +145,7 @@ def calibrated_targets(
     try:
         with workers.chief_first():
             fitted = export.calibrate(
-                run.build_model(data.input_shape, data.classes),
+                model,
                 run.recipe.space,
                 flash,
                 path=work.size_model,
@@ -166,7 +173,6 @@ def run_finetune(run: Run, work: WorkDir, say=print, workers: Workers = ALONE) -
         tiny = architecture.build()
         teacher = load_teacher(run, tiny)
     logs = [
-        EpochLog(work.history("finetune")),
         TensorBoard(work.tensorboard / "finetune"),
         *_lines("finetune", recipe.stages.total_epochs, say),
     ]
@@ -180,7 +186,7 @@ def run_finetune(run: Run, work: WorkDir, say=print, workers: Workers = ALONE) -
         loss=task.loss(tiny, recipe.stages.label_smoothing),
         metrics=task.metrics(),
         optimizer=keras.optimizers.Adam() if recipe.optimizer == "adam" else None,
-        workdir=work.state("finetune"),
+        workdir=_state_folder(work, "finetune"),
         callbacks=logs if workers.is_chief else (),
         seed=run.seed,
         verbose=_verbosity(workers),
@@ -195,7 +201,7 @@ def run_finetune(run: Run, work: WorkDir, say=print, workers: Workers = ALONE) -
         finetune_seconds=_seconds(work, "finetune_seconds", started), **_scores(run, tiny, data)
     )
     work.forget_results("verification")  # of another network, if there is one
-    save_network(tiny, work)
+    save_network(tiny, work.network)
 
 
 def _measure_again(run: Run, work: WorkDir, say, workers: Workers) -> None:
@@ -231,8 +237,8 @@ def recover(run: Run, network: keras.Model, data, say=print) -> None:
     )
 
 
-def save_network(network: keras.Model, work: WorkDir) -> None:
-    with replaced_atomically(work.network) as partial:
+def save_network(network: keras.Model, path: pathlib.Path) -> None:
+    with replaced_atomically(path) as partial:
         network.save(partial, include_optimizer=False)
 
 
@@ -259,7 +265,9 @@ def load_architecture(work: WorkDir) -> udc_tf.Architecture:
 def evaluate(run: Run, model: keras.Model, batches) -> float:
     """The task's metric of a model on batches."""
     task = task_of(run.recipe.task)
-    model.compile("sgd", task.loss(model), metrics=task.metrics(), jit_compile=False)
+    # A name of its own: Keras would number it, and the number would be saved with the network.
+    sgd = keras.optimizers.SGD(name="sgd")
+    model.compile(sgd, task.loss(model), metrics=task.metrics(), jit_compile=False)
     return float(model.evaluate(batches, verbose=0, return_dict=True)[task.metric])
 
 
@@ -269,6 +277,11 @@ def _optimizer(run: Run) -> keras.optimizers.Optimizer:
     if run.recipe.optimizer == "adam":
         return keras.optimizers.Adam(rate)
     return keras.optimizers.SGD(rate, momentum=0.9)
+
+
+def _state_folder(work: WorkDir, step: str, begin_from: WorkDir | None = None) -> StateFolder:
+    shared = None if begin_from is None else begin_from.state(step)
+    return StateFolder(work.state(step), shared, work.history(step))
 
 
 def _seconds(work: WorkDir, name: str, started: float) -> float:

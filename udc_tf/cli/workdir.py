@@ -17,6 +17,7 @@ from udc_tf.files import (
     is_partial,
     read_json,
     refuse_links_out_of,
+    remove_partials,
     replaced_atomically,
 )
 from udc_tf.report import readers
@@ -236,9 +237,8 @@ class WorkDir:
 
     def remove_partials(self) -> None:
         """Removes the halves of files that a killed run left; for the one that has the lock."""
-        for path in self.path.iterdir():
-            if is_partial(path) and path.is_file():
-                path.unlink()
+        for folder in (self.path, self.artefacts, self.images, *map(self.state, STEPS)):
+            remove_partials(folder)
 
     def read_results(self) -> dict[str, Any]:
         return readers.read_results(self.results)

@@ -6,17 +6,26 @@ two- to threefold in a few epochs; what inherits its weights would then learn mo
 starts afresh (van Laarhoven, arXiv:1706.05350, describes the effect).
 """
 
+import math
+
 import keras
 import numpy as np
 
 from udc_tf.graph.folds import folds
+from udc_tf.seeding import drawn, seed_for
+
+_WEIGHTS = 4096  # whose size is known to a percent
 
 
-def restore_norms(network: keras.Model) -> dict[str, float]:
+def restore_norms(network: keras.Model, seed: int = 0) -> dict[str, float]:
     """Scales every kernel that a batch norm follows to the size of a fresh one.
 
     Biases and statistics are scaled along, so that the network computes what it did, but for the
     epsilon of the batch norms. Ranges of quantizers do not follow.
+
+    Args:
+        network: is changed in place.
+        seed: of the fresh kernels.
 
     Returns:
         Layer -> factor.
@@ -24,11 +33,11 @@ def restore_norms(network: keras.Model) -> dict[str, float]:
     Example:
 
     >>> from udc_tf import UDCDense
-    >>> dense, bn = UDCDense(3, name="dense"), keras.layers.BatchNormalization()
+    >>> dense, bn = UDCDense(40, name="dense"), keras.layers.BatchNormalization()
     >>> model = keras.Sequential([keras.Input((50,)), dense, bn])
-    >>> _ = dense.theta.assign(4 * dense.theta)
-    >>> {name: round(factor, 2) for name, factor in restore_norms(model).items()}
-    {'dense': 0.25}
+    >>> _ = dense.theta.assign(5 * dense.theta)
+    >>> {name: round(factor, 1) for name, factor in restore_norms(model).items()}
+    {'dense': 0.2}
     """
     factors = {}
     for fold in folds(network):
@@ -36,7 +45,7 @@ def restore_norms(network: keras.Model) -> dict[str, float]:
         if bn is None:
             continue
         size = _root_mean_square(kernel.theta)
-        fresh = _root_mean_square(kernel.kernel_initializer(kernel.theta.shape))
+        fresh = _fresh_size(kernel, seed)
         if not (size > 0 and fresh > 0):
             continue
         factors[kernel.name] = factor = fresh / size
@@ -46,6 +55,15 @@ def restore_norms(network: keras.Model) -> dict[str, float]:
         for variable, by in scaled:
             variable.assign(variable * by)
     return factors
+
+
+def _fresh_size(kernel, seed: int) -> float:
+    """Of so many fresh kernels that chance hardly counts."""
+    shape = kernel.theta.shape
+    seeds = [seed_for(seed, f"{kernel.name}/{i}") for i in range(-(-_WEIGHTS // math.prod(shape)))]
+    return _root_mean_square(
+        np.stack([drawn(kernel.kernel_initializer, shape, own) for own in seeds])
+    )
 
 
 def _root_mean_square(weights) -> float:

@@ -1,9 +1,7 @@
 """Finetuning: a compact network trained so that deployment changes nothing."""
 
 import dataclasses
-import json
 import os
-import pathlib
 from collections.abc import Sequence
 
 import keras
@@ -18,13 +16,18 @@ from udc_tf.finetune.step import Finetuner, check_teacher
 from udc_tf.finetune.whole_biases import make_biases_whole
 from udc_tf.layers.compact_kernels import WeightTraining
 from udc_tf.layers.inventory import activation_quantizers, kernel_layers
+from udc_tf.seeding import drawn, seed_for, seed_random_layers
 from udc_tf.training import training_data, workers
 from udc_tf.training.batch_norm import batch_norm_layers
 from udc_tf.training.divergence import told_briefly
 from udc_tf.training.epochs import EpochData
-from udc_tf.training.training_state import TrainingState
-
-STATE_FILE = "finetune_state.npz"
+from udc_tf.training.training_state import (
+    KeepState,
+    StateFolder,
+    TrainingState,
+    history_of,
+    state_of,
+)
 
 
 def finetune(
@@ -38,7 +41,7 @@ def finetune(
     metrics=None,
     optimizer: keras.optimizers.Optimizer | None = None,
     batch_size: int = 128,
-    workdir: str | os.PathLike | None = None,
+    workdir: str | os.PathLike | StateFolder | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     seed: int = 0,
     verbose="auto",
@@ -58,13 +61,14 @@ def finetune(
         loss: cross-entropy by default (labels may be class numbers or one-hot rows).
         metrics: accuracy by default.
         optimizer: for the weights; SGD by default. Its learning rate is replaced by the plan's.
-        batch_size, seed: for arrays.
+        batch_size: for arrays.
         workdir: where the state is kept after every epoch. A run that was interrupted goes on from
             there when it is called again, and ends with the weights it would have had. (With a
             `tf.data.Dataset`, if its own randomness comes from fixed seeds.)
         callbacks: for `fit`, which runs once a stage; epochs are counted through. Logs have a
             `weight_norm`, the sum of the squared weights of all kernels. A `ModelCheckpoint` saves
             the network as it is after an epoch; what is deployed is `tiny` at the end of the run.
+        seed: of the order of arrays, of fresh weights, and of random layers such as dropout.
         verbose: as for `keras.Model.fit`.
 
     Returns:
@@ -73,6 +77,7 @@ def finetune(
     Raises:
         DivergedError: the loss of a step was not finite; the state in `workdir` is that of the
             epoch before.
+        StateError: the state cannot be written or read; the message says what to do.
 
     Example:
 
@@ -119,36 +124,39 @@ def finetune(
             metrics=metrics,
         )
     state = TrainingState(
-        None if workdir is None else pathlib.Path(workdir) / STATE_FILE,
+        workdir,
+        "finetune",
         {
-            "network": _state_of(tiny),
+            "network": state_of(tiny),
             "optimizer": finetuner.optimizer.variables,
             "range_optimizer": finetuner.range_optimizer.variables,
         },
-        plan=json.dumps({**dataclasses.asdict(stages), "steps": data.steps, "seed": seed}),
+        plan={**dataclasses.asdict(stages), "steps": data.steps, "seed": seed},
     )
     if state.restore():
         data.skip_to(state.progress.passes)
     else:
         if stages.start == "fresh":
-            reinitialize(tiny)
+            reinitialize(tiny, seed)
         else:
-            restore_norms(tiny)
+            restore_norms(tiny, seed)
+        seed_random_layers(tiny, seed)
         prepare(tiny)
     if not state.progress.finished:
         finetuner.build_for(*data.batch_of_zeros())
         run = _Run(finetuner, data, state, validation_data, list(callbacks), verbose)
         run.all_stages()
     tiny.compile(optimizer="sgd", loss=loss, metrics=metrics, jit_compile=False)
-    return _history(tiny, state.progress.logs)
+    return history_of(tiny, state.progress.logs)
 
 
-def reinitialize(network: keras.Model) -> None:
-    """Gives kernels, biases and batch norms the values they began with."""
+def reinitialize(network: keras.Model, seed: int = 0) -> None:
+    """Gives kernels, biases and batch norms the values that a network begins with."""
     for layer in kernel_layers(network):
-        layer.theta.assign(layer.kernel_initializer(layer.theta.shape))
+        of_kernel, of_bias = (seed_for(seed, f"{layer.name}/{v}") for v in ("kernel", "bias"))
+        layer.theta.assign(drawn(layer.kernel_initializer, layer.theta.shape, of_kernel))
         if layer.bias is not None:
-            layer.bias.assign(layer.bias_initializer(layer.bias.shape))
+            layer.bias.assign(drawn(layer.bias_initializer, layer.bias.shape, of_bias))
     for bn in batch_norm_layers(network):
         for name in ("gamma", "beta", "moving_mean", "moving_variance"):
             variable = getattr(bn, name, None)
@@ -198,7 +206,7 @@ class _Run:
                 with frozen_statistics(self._network):
                     self._fit(end)
             begin = end
-            if self._finetuner.stop_training:
+            if self._state.progress.stopped:
                 # A callback asked to stop: what is left is to make the network deployable.
                 break
         self._finish()
@@ -233,12 +241,12 @@ class _Run:
 
     def _fit(self, end: int) -> None:
         done = self._state.progress.epochs
-        if done >= end:
+        if done >= end or self._state.progress.stopped:
             return
         # In stage 3 fewer variables are trained, which the step before it does not know.
         self._finetuner.make_train_function(force=self._stages.stage_of(done) == 3)
         control = StageControl(self._stages, self._network, self._data)
-        keep = _KeepState(self._state, self._data)
+        keep = KeepState(self._state, passes=lambda: self._data.passed)
         replicas = self._finetuner.distribute_strategy.num_replicas_in_sync
         with told_briefly():
             self._finetuner.fit(
@@ -306,38 +314,8 @@ class StageControl(keras.callbacks.Callback):
             logs["stage"] = self._stages.stage_of(epoch)
 
 
-class _KeepState(keras.callbacks.Callback):
-    """Last of the callbacks, so that all logs are there."""
-
-    def __init__(self, state: TrainingState, data: EpochData):
-        super().__init__()
-        self._state, self._data = state, data
-
-    def on_epoch_end(self, epoch, logs=None):
-        progress = self._state.progress
-        progress.epochs = epoch + 1
-        progress.passes = self._data.passed
-        progress.logs.append({k: float(v) for k, v in (logs or {}).items()})
-        self._state.save()
-
-
-def _state_of(network: keras.Model) -> list[keras.Variable]:
-    """Weights and the state of random layers, without metrics."""
-    metrics = {id(v) for v in network.metrics_variables}
-    return [v for v in network.variables if id(v) not in metrics]
-
-
 def _with_rate(optimizer, schedule, momentum) -> keras.optimizers.Optimizer:
     if optimizer is None:
         return keras.optimizers.SGD(schedule, momentum=momentum)
     optimizer = keras.optimizers.get(optimizer)
     return type(optimizer).from_config({**optimizer.get_config(), "learning_rate": schedule})
-
-
-def _history(network, logs) -> keras.callbacks.History:
-    history = keras.callbacks.History()
-    history.set_model(network)
-    history.on_train_begin()
-    for epoch, entry in enumerate(logs):
-        history.on_epoch_end(epoch, dict(entry))
-    return history

@@ -17,6 +17,7 @@ from udc_tf.layers.searchable_kernels import SearchableKernel
 from udc_tf.quantize.quantizers import FLOAT_BITS
 from udc_tf.search import decisions
 from udc_tf.search.repair import Budget, extreme, preferences, repair
+from udc_tf.seeding import seed_random_layers
 from udc_tf.training import batch_norm
 
 
@@ -47,6 +48,7 @@ def architecture_of(search, chosen: np.ndarray, calibration=None) -> Architectur
             "those of the search, which mix many configurations."
         )
     elif layers:
+        seed_random_layers(compact, search.settings.seed)  # which are at work while it measures
         batch_norm.recalibrate(layers, lambda x: compact(x, training=True), calibration)
     return dataclasses.replace(plain, weights=get_layer_weights(compact))
 

@@ -9,16 +9,15 @@ a first guess of its own.
 
 import os
 import pathlib
-import shutil
 from collections.abc import Sequence
 
 import keras
-import tensorflow as tf
 
 from udc_tf.compact.architecture import Architecture
 from udc_tf.cost.targets import Target
 from udc_tf.search.model import SearchModel
 from udc_tf.training import workers
+from udc_tf.training.training_state import StateFolder
 
 # As sure as front.json was measured with: more, and neighbouring budgets would not be sampled.
 _SHARED_CERTAINTY = 6.0
@@ -81,12 +80,9 @@ def search_front(
     if not targets:
         raise ValueError("A front needs at least one target. Received: none")
     folder = pathlib.Path(workdir)
-    if not search.built:
-        raise ValueError("The model must be built, so that its state can be restored.")
 
-    def fit(state: pathlib.Path, **length):
-        backup = workers.BackupByChief(str(state), delete_checkpoint=False)
-        search.fit(x, y, callbacks=[*callbacks, backup], **length, **kwargs)
+    def fit(state: StateFolder, **length):
+        search.fit(x, y, callbacks=list(callbacks), workdir=state, **length, **kwargs)
 
     shared = shared_epochs(search.settings.warmup, epochs)
     if not shared:
@@ -99,31 +95,19 @@ def search_front(
         raise ValueError(f"The targets must differ. Received: {targets}")
     if not all((folder / name / "architecture.json").exists() for name in names):
         set_out_for_all(search)
-        fit(folder / "warmup", epochs=shared, planned_epochs=epochs)
+        fit(StateFolder(folder / "warmup"), epochs=shared, planned_epochs=epochs)
     architectures = []
     for name, target in zip(names, targets, strict=True):
         found = folder / name / "architecture.json"
         if not found.exists():
-            begin_from(folder / "warmup", folder / name / "state", search.distribute_strategy)
             search.retarget(target)
-            fit(folder / name / "state", epochs=epochs)
+            fit(StateFolder(folder / name / "state", begin_from=folder / "warmup"), epochs=epochs)
             architecture = search.architecture()
             if workers.is_chief():
                 architecture.save(found)
             workers.barrier(search.distribute_strategy)
         architectures.append(Architecture.load(found))
     return architectures
-
-
-def begin_from(
-    warmup: pathlib.Path, state: pathlib.Path, strategy: tf.distribute.Strategy | None = None
-) -> None:
-    """Makes the state of a finished warm-up the one that a search goes on from."""
-    if workers.is_chief() and not state.exists():
-        partial = state.with_name(f"{state.name}.partial")
-        shutil.copytree(warmup, partial, dirs_exist_ok=True)
-        partial.replace(state)
-    workers.barrier(strategy)
 
 
 def folder_name(target: Target | Sequence[Target]) -> str:

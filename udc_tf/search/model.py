@@ -20,8 +20,8 @@ from udc_tf.search.linking import link_layer
 from udc_tf.search.settings import SearchSettings
 from udc_tf.search.space import SearchSpace
 from udc_tf.search.state import SearchState
-from udc_tf.training import batch_norm, divergence, schedules, training_data
-from udc_tf.training.workers import TrainsInLockstep
+from udc_tf.training import batch_norm, divergence, schedules, training_data, workers
+from udc_tf.training.training_state import KeepState, TrainingState, history_of, state_of
 
 _CALIBRATION_BATCHES = 8
 _FASTEST_DECISION_RATE = 0.5  # runs of a few steps would else decide in one
@@ -72,7 +72,7 @@ class _SampleView:
 
 
 @keras.saving.register_keras_serializable("udc_tf")
-class SearchModel(TrainsInLockstep, keras.Model):
+class SearchModel(workers.TrainsInLockstep, keras.Model):
     """Searches, by gradient descent, for the configuration of a network that meets its targets.
 
     Made by `udc_tf.make_searchable`. Called, evaluated or asked to predict, it is the most likely
@@ -210,10 +210,23 @@ class SearchModel(TrainsInLockstep, keras.Model):
     def _ranges(self):
         return [layer.log_ranges for layer in self._kernel_layers if layer.log_ranges is not None]
 
-    def fit(self, x=None, y=None, batch_size=None, epochs=1, planned_epochs=None, **kwargs):
+    def fit(
+        self,
+        x=None,
+        y=None,
+        batch_size=None,
+        epochs=1,
+        planned_epochs=None,
+        workdir=None,
+        **kwargs,
+    ):
         """As `keras.Model.fit`. Schedules follow from `epochs` and the length of an epoch.
 
         With `planned_epochs` this call is the first part of a run of so many epochs.
+
+        With `workdir`, a folder (or a `StateFolder`), the state is kept there after every epoch. A
+        run that was interrupted goes on from there when it is called again, and ends as it would
+        have; the history it returns is that of all epochs.
 
         Arrays are shuffled in an order that depends on the seed and the epoch alone, so that a run
         which is interrupted and resumed sees what it would have seen. With a dataset or generator,
@@ -230,18 +243,42 @@ class SearchModel(TrainsInLockstep, keras.Model):
             y = batch_size = None
         steps = training_data.steps_per_epoch(x, batch_size, kwargs.get("steps_per_epoch"))
         self._calibration = training_data.first_batches(x, batch_size, _CALIBRATION_BATCHES)
+        state = None
+        if workdir is not None:
+            state = self._training_state(workdir, steps, planned_epochs or epochs)
+            if state.restore():
+                self._calibrated_at = -1
+                done = state.progress
+                kwargs["initial_epoch"] = epochs if done.stopped else done.epochs
         self._plan_run(steps * ((planned_epochs or epochs) - kwargs.get("initial_epoch", 0)))
         replicas = self.distribute_strategy.num_replicas_in_sync
         if isinstance(x, tf.data.Dataset):
             x = training_data.for_replicas(x, replicas)
-        # Last of all, behind whatever restores a state.
+        # Last of all, behind whatever restores a state; the state is kept with all logs.
+        last = [_SetOut(), *([] if state is None else [KeepState(state)])]
         callbacks = kwargs.get("callbacks") or []
         if isinstance(callbacks, keras.callbacks.CallbackList):
-            callbacks.append(_SetOut())
+            for callback in last:
+                callbacks.append(callback)
         else:
-            kwargs["callbacks"] = [*tree.flatten(callbacks), _SetOut()]
+            kwargs["callbacks"] = [*tree.flatten(callbacks), *last]
         with divergence.told_briefly():
-            return super().fit(x, y, batch_size=batch_size, epochs=epochs, **kwargs)
+            history = super().fit(x, y, batch_size=batch_size, epochs=epochs, **kwargs)
+        return history if state is None else history_of(self, state.progress.logs)
+
+    def _training_state(self, workdir, steps: int, epochs: int) -> TrainingState:
+        if not self.built:
+            raise ValueError("The model must be built, so that its state can be restored.")
+        workers.barrier(self.distribute_strategy)  # the chief has written what is read here
+        optimizers = ("optimizer", "decision_optimizer", "range_optimizer")
+        variables = {name: getattr(self, name).variables for name in optimizers}
+        plan = {
+            "settings": dataclasses.asdict(self.settings),
+            "targets": [t.to_dict() for t in self.targets],
+            "steps_per_epoch": steps,
+            "epochs": epochs,
+        }
+        return TrainingState(workdir, "search", {"network": state_of(self), **variables}, plan)
 
     def set_out(self, certainty: float | None = None) -> None:
         """Sets the decisions to the first guess for the weights as they are.

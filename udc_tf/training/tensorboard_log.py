@@ -4,7 +4,10 @@ Written with TensorFlow's own writer, so that TensorBoard itself need not be ins
 search runs.
 """
 
+import contextlib
+import errno
 import os
+from collections.abc import Iterator
 
 import keras
 import numpy as np
@@ -48,16 +51,26 @@ class TensorBoard(keras.callbacks.Callback):
             self._writer = tf.summary.create_file_writer(self._log_dir)
 
     def on_epoch_end(self, epoch, logs=None):
-        with self._writer.as_default():
+        with self._full_disk_told(), self._writer.as_default():
             for name, value in (logs or {}).items():
                 write_scalar(_GROUPS.get(name, f"epoch/{name}"), float(value), epoch)
             if hasattr(self.model, "probabilities") and epoch % self._image_every == 0:
                 for kind, image in decision_images(self.model.probabilities()).items():
                     write_image(f"decisions/{kind}", image, epoch)
-        self._writer.flush()
+            self._writer.flush()
 
     def on_train_end(self, logs=None):
-        self._writer.flush()
+        with self._full_disk_told():
+            self._writer.flush()
+
+    @contextlib.contextmanager
+    def _full_disk_told(self) -> Iterator[None]:
+        """As Python's own files tell of it."""
+        try:
+            yield
+        except tf.errors.ResourceExhaustedError as error:
+            reason = os.strerror(errno.ENOSPC)
+            raise OSError(errno.ENOSPC, reason, self._log_dir) from error
 
 
 def write_scalar(tag: str, value: float, step: int) -> None:

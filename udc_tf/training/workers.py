@@ -116,22 +116,6 @@ def average_over_replicas(
         variable.assign(mean)
 
 
-class BackupByChief(keras.callbacks.BackupAndRestore):
-    """`keras.callbacks.BackupAndRestore` which all workers read and the chief writes."""
-
-    def on_epoch_end(self, epoch, logs=None):
-        if is_chief():
-            super().on_epoch_end(epoch, logs)
-
-    def on_train_batch_end(self, batch, logs=None):
-        if is_chief():
-            super().on_train_batch_end(batch, logs)
-
-    def on_train_end(self, logs=None):
-        if is_chief():
-            super().on_train_end(logs)
-
-
 class TrainsInLockstep:
     """Mixed into a `keras.Model`, lets its `fit` and `evaluate` run in several processes.
 
