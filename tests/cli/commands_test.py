@@ -9,13 +9,13 @@ import pytest
 import tensorflow as tf
 
 from udc_tf.cli import commands, training_steps
-from udc_tf.report.readers import read_history
 from udc_tf.cli.image_sets import score_sets
 from udc_tf.cli.options import Options, resolve
 from udc_tf.cli.own_model import load_model
 from udc_tf.cli.usage import UsageError
 from udc_tf.cli.workdir import WorkDir
 from udc_tf.models.data import DataError
+from udc_tf.report.readers import read_history
 
 _QUICK = ("--search_epochs=1", "--finetune_epochs=1,1,1", "--batch_size=8", "--samples=1")
 

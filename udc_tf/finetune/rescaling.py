@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from udc_tf.graph.folds import folds
-from udc_tf.seeding import drawn, seed_for
+from udc_tf.training.seeding import drawn, seed_for
 
 _WEIGHTS = 4096  # whose size is known to a percent
 

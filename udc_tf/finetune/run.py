@@ -16,11 +16,11 @@ from udc_tf.finetune.step import Finetuner, check_teacher
 from udc_tf.finetune.whole_biases import make_biases_whole
 from udc_tf.layers.compact_kernels import WeightTraining
 from udc_tf.layers.inventory import activation_quantizers, kernel_layers
-from udc_tf.seeding import drawn, seed_for, seed_random_layers
 from udc_tf.training import training_data, workers
 from udc_tf.training.batch_norm import batch_norm_layers
 from udc_tf.training.divergence import told_briefly
 from udc_tf.training.epochs import EpochData
+from udc_tf.training.seeding import drawn, seed_for, seed_random_layers
 from udc_tf.training.training_state import (
     KeepState,
     StateFolder,

@@ -17,8 +17,8 @@ from udc_tf.layers.searchable_kernels import SearchableKernel
 from udc_tf.quantize.quantizers import FLOAT_BITS
 from udc_tf.search import decisions
 from udc_tf.search.repair import Budget, extreme, preferences, repair
-from udc_tf.seeding import seed_random_layers
 from udc_tf.training import batch_norm
+from udc_tf.training.seeding import seed_random_layers
 
 
 def extract_architecture(search, calibration: Iterable[Any] | None) -> Architecture:
