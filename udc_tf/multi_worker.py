@@ -1,7 +1,6 @@
 """Training in several processes: the documented name of `udc_tf.training.workers`."""
 
 from udc_tf.training.workers import (
-    BackupByChief,
     TrainsInLockstep,
     Workers,
     average_over_replicas,
@@ -13,7 +12,6 @@ from udc_tf.training.workers import (
 )
 
 __all__ = [
-    "BackupByChief",
     "TrainsInLockstep",
     "Workers",
     "average_over_replicas",

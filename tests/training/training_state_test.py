@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.interruptions import count_changes
+from udc_tf.training import workers
 from udc_tf.training.training_state import StateError, StateFolder, TrainingState
 
 _FAILING: dict = {}  # what the audit hook, which cannot be taken away again, does at a change
