@@ -146,7 +146,7 @@ def gradient_variance(bench: Bench, run: Run) -> Row:
                     vartheta=tf.constant(0.0),
                     seed=tf.stack([seed, seed + 1]),
                 )
-                task_loss = loss(y, search._predict_by_samples(x, z))
+                task_loss = loss(y, search.predict_by_samples(x, z))
                 size_loss = tf.reduce_mean(tf.abs(search.cost_ratios(z) - 1.0))
                 total = task_loss + settings.strength * size_loss
             return tape.gradient(total, logits)

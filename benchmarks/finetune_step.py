@@ -45,7 +45,8 @@ def finetuning_step(width: float, alpha: float):
         quantizer.enabled.assign(1.0)
     finetuner = Finetuner(tiny, Stages(epochs=1))
     sgd = keras.optimizers.SGD(0.01, momentum=0.9)
-    finetuner.compile(sgd, keras.optimizers.Adam(1e-3), Crossentropy(), ["accuracy"])
+    adam = keras.optimizers.Adam(1e-3)
+    finetuner.compile(sgd, Crossentropy(), metrics=["accuracy"], range_optimizer=adam)
     steps = 0
 
     def step(x, y):

@@ -17,17 +17,14 @@ from collections.abc import Mapping
 import keras
 import numpy as np
 
+import udc_tf
 from benchmarks import harness
 from benchmarks.harness import Row, Rows, picture, table, write
 from udc_tf import models
-from udc_tf.compact.architecture import get_layer_weights
-from udc_tf.compact.build import Compactor, Configuration, LayerChoice, carry_weights
 from udc_tf.export import vela
 from udc_tf.export.int8 import to_int8
 from udc_tf.export.lowering import lower
-from udc_tf.graph.channel_groups import ChannelGroups
 from udc_tf.graph.layer_rules import kernel_kind
-from udc_tf.graph.trace import trace
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
 
 BITS = (1, 2, 4, 8)
@@ -64,14 +61,7 @@ class Cells:
     """One compact network whose layers are given new bits and masks for each cell."""
 
     def __init__(self):
-        source = bell_shaped()
-        graph = trace(source)
-        layers = {
-            n.name: LayerChoice(8, 1.0) for n in graph.nodes if kernel_kind(n.layer) is not None
-        }
-        compactor = Compactor(graph, ChannelGroups(graph), Configuration(layers=layers))
-        self._model = compactor.build()
-        carry_weights(compactor.layers, get_layer_weights(source))
+        self._model = udc_tf.compact(bell_shaped())
         for layer in self._model.layers:
             if isinstance(layer, ActivationQuantizer) and layer.fixed_range is None:
                 layer.set_range(-4.0, 4.0)  # ranges do not matter to the size

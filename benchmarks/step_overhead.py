@@ -45,7 +45,7 @@ def measure(name: str) -> Row:
         models[kind] = udc_tf.make_searchable(make(), space, udc_tf.Flash(budget))
         # Slow: what is measured are steps on noise, not training.
         sgd, adam = keras.optimizers.SGD(1e-3, momentum=0.9), keras.optimizers.Adam(1e-3)
-        models[kind].compile(sgd, decision_optimizer=adam, loss=loss)
+        models[kind].compile(sgd, loss, decision_optimizer=adam)
     rounds = {
         kind: functools.partial(model.fit, data, verbose=0, shuffle=False)
         for kind, model in models.items()

@@ -66,7 +66,7 @@ def to_int8(model: keras.Model, calibration: Any = None, deployment: str = "sing
 
     Args:
         model: a compact network, or one of plain Keras layers.
-        calibration: an array, a list of arrays, a dataset or batches.
+        calibration: an array, a list or dictionary of arrays, a dataset or batches.
         deployment: "single", one integer tensor a layer; "two_tensors", see `two_tensors`.
 
     Raises:
@@ -90,7 +90,9 @@ def to_int8(model: keras.Model, calibration: Any = None, deployment: str = "sing
     network, shifts = lower(model), {}
     if deployment == "two_tensors":
         shifts, network = two_tensors.shifts(network), two_tensors.split(network)
-    samples = None if calibration is None else ranges.take_samples(calibration, network)
+    samples = None
+    if calibration is not None:
+        samples = ranges.take_samples(calibration, network, getattr(model, "input", None))
     network, quantizations = ranges.quantize_values(network, samples)
     for step in network.kernels:
         scales = [quantizations[i].scale for i in (step.inputs[0], step.output)]

@@ -100,7 +100,7 @@ def export(
             can be checked on what is written, or a list of them, which must all hold; None: no
             budget.
         calibration: inputs from which ranges are taken where training gave none: an array, a list
-            of arrays, a `tf.data.Dataset` or batches.
+            or dictionary of arrays (one per input), a `tf.data.Dataset` or batches.
         accelerator: if there is no target to say it; default ethos-u55-128.
         system_config, memory_mode, optimise, vela_config, allow_cpu_operators: as in
             `compile_with_vela`.
@@ -133,7 +133,7 @@ def export(
     out_dir = pathlib.Path(out_dir)
     samples = None
     if calibration is not None:
-        samples = ranges.take_samples(calibration, lower(model))
+        samples = ranges.take_samples(calibration, lower(model), getattr(model, "input", None))
     with work_folder(out_dir, ".export-") as folder:
 
         def compiled_model(network: keras.Model) -> _Compiled:

@@ -2,8 +2,10 @@
 
 import dataclasses
 import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 
 from udc_tf.export import simulation
@@ -38,16 +40,20 @@ def quantize_values(
     return network, quantizations
 
 
-def take_samples(calibration: Any, network: IntegerNetwork, limit: int = DEFAULT_SAMPLES):
-    """One array an input of the network, at most `limit` samples each.
+def take_samples(
+    calibration: Any, network: IntegerNetwork, structure: Any = None, limit: int = DEFAULT_SAMPLES
+) -> list[np.ndarray]:
+    """One array per input of the network, at most `limit` samples each.
 
     Args:
-        calibration: an array, a list of arrays (one an input), a `tf.data.Dataset`, a
-            `keras.utils.PyDataset`, or any iterable over batches; a batch is inputs or
-            `(inputs, targets, ...)`.
+        calibration: an array, a list or dictionary of arrays (one per input), a `tf.data.Dataset`,
+            a `keras.utils.PyDataset`, or any iterable over batches; a batch is inputs or
+            `(inputs, targets, ...)`. Dictionaries go by the names of the inputs.
+        structure: the inputs of the Keras model, `model.input`, if data may be nested like them.
     """
     shapes = network.input_shapes()
-    batches = _batches(calibration, len(shapes))
+    names = [network.values[index].name for index in network.inputs]
+    batches = _batches(calibration, _Inputs(names, structure))
     taken: list[list[np.ndarray]] = [[] for _ in shapes]
     count = 0
     for batch in batches:
@@ -86,31 +92,67 @@ def _checked(array: Any, shape: tuple[int, ...]) -> np.ndarray:
     return array
 
 
-def _batches(calibration: Any, inputs: int):
-    """Batches as lists of one array an input."""
+@dataclasses.dataclass(frozen=True)
+class _Inputs:
+    """How inputs may come: by name, in a row, or nested as the model has them."""
 
-    def split(batch):
-        if isinstance(batch, dict):
-            return list(batch.values())
-        if isinstance(batch, (tuple, list)) and inputs == 1:
-            return [batch[0]]
-        if isinstance(batch, (tuple, list)) and len(batch) != inputs:
-            return split(batch[0])  # (inputs, targets)
-        return list(batch) if isinstance(batch, (tuple, list)) else [batch]
+    names: list[str]
+    structure: Any
 
-    if hasattr(calibration, "shape"):
-        return [[calibration]]
-    if isinstance(calibration, (tuple, list)) and all(hasattr(a, "shape") for a in calibration):
-        return [list(calibration) if len(calibration) == inputs else [calibration[0]]]
+    def of(self, batch: Any) -> list[Any]:
+        """One array per input, in the network's order, out of inputs or `(inputs, targets)`."""
+        if self._is_nested_alike(batch):
+            return keras.tree.flatten(batch)
+        if isinstance(batch, Mapping):
+            missing = [name for name in self.names if name not in batch]
+            if missing:
+                raise CalibrationError(
+                    f"Calibration data by name must have the inputs {', '.join(self.names)}. "
+                    f"Received: {', '.join(map(str, batch))}"
+                )
+            return [batch[name] for name in self.names]
+        if not isinstance(batch, (tuple, list)):
+            return [batch]
+        if not batch or (len(self.names) > 1 and self._is_row(batch)):
+            return list(batch)
+        return self.of(batch[0])  # (inputs, targets)
+
+    def is_one_batch(self, data: tuple | list) -> bool:
+        """Whether these are inputs, or inputs and targets, rather than a list of batches."""
+        if isinstance(data, tuple):
+            return all(hasattr(a, "__array__") for a in keras.tree.flatten(data))
+        return self._is_nested_alike(data) or all(hasattr(a, "__array__") for a in data)
+
+    def _is_row(self, batch: Sequence[Any]) -> bool:
+        return len(batch) == len(self.names) and all(hasattr(a, "__array__") for a in batch)
+
+    def _is_nested_alike(self, batch: Any) -> bool:
+        if not keras.tree.is_nested(self.structure):
+            return False
+        try:
+            keras.tree.assert_same_structure(
+                *map(keras.tree.lists_to_tuples, (self.structure, batch))
+            )
+        except (TypeError, ValueError):
+            return False
+        return True
+
+
+def _batches(calibration: Any, inputs: _Inputs) -> Iterable[list[Any]]:
+    """Batches as lists of one array per input."""
+    if hasattr(calibration, "__array__") or isinstance(calibration, Mapping):
+        return [inputs.of(calibration)]
+    if isinstance(calibration, (tuple, list)) and inputs.is_one_batch(calibration):
+        return [inputs.of(calibration)]
     if hasattr(calibration, "__getitem__") and hasattr(calibration, "__len__"):
         # A PyDataset's iterator may never end.
-        return (split(calibration[i]) for i in range(len(calibration)))
+        return (inputs.of(calibration[i]) for i in range(len(calibration)))
     if not hasattr(calibration, "__iter__"):
         raise CalibrationError(
             "Calibration data must be an array, a list of arrays or batches to iterate over. "
             f"Received: {calibration!r}"
         )
-    return map(split, calibration)
+    return map(inputs.of, calibration)
 
 
 @dataclasses.dataclass

@@ -13,6 +13,7 @@ import importlib
 # All of it now, not on first use: `keras.saving.load_model` finds only layers that are imported.
 from udc_tf.compact.architecture import Architecture
 from udc_tf.compact.summary import summary_bits
+from udc_tf.compact.uniform import compact  # the call, not the room that has it
 from udc_tf.cost.flash import SizeModel
 from udc_tf.cost.targets import Flash, Macs, PaperSize, register_target
 from udc_tf.finetune.run import finetune
@@ -50,6 +51,7 @@ __all__ = [
     "UDCConv2DTranspose",
     "UDCDense",
     "UDCDepthwiseConv2D",
+    "compact",
     "finetune",
     "make_searchable",
     "register_target",

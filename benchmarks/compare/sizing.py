@@ -14,7 +14,6 @@ from benchmarks.compare.tasks import Task
 from udc_tf.export.int8 import to_int8
 from udc_tf.export.size_calibration import DEFAULT_CONFIGURATIONS
 from udc_tf.search.extract import architecture_of
-from udc_tf.search.make import reachable_range
 from udc_tf.search.repair import Budget, extreme, repair
 
 SPACE = "ethos_u55"
@@ -49,10 +48,9 @@ class Bench:
         return target
 
     def _tell_range(self, model: keras.Model, target: udc_tf.Flash) -> None:
-        problem = udc_tf.make_searchable(model, SPACE, target).problem
-        low, high = reachable_range(problem.bound[0], problem.plan)
+        (reach,) = udc_tf.make_searchable(model, SPACE, target).reachable()
         near = f"{self.task.name} near {target.budget} bytes"
-        print(f"{near}: {low:.0f} to {high:.0f} can be reached.", flush=True)
+        print(f"{near}: {reach} can be reached.", flush=True)
 
     def plain_network(self) -> keras.Model:
         """The network after a little training: fresh weights fill their range and compress less."""

@@ -14,7 +14,6 @@ from udc_tf.cost.byte_sizes import parse_bytes
 from udc_tf.cost.flash import BIT_COST, DENSE_BITS, DENSE_SHARE, DIRECT_BITS, mask_bits
 from udc_tf.cost.targets import target_from_dict
 from udc_tf.search.extract import describe, repaired_choice
-from udc_tf.search.make import reachable_range
 from udc_tf.search.repair import Budget, extreme, preferences
 
 _PLAIN_SIZES = udc_tf.SizeModel(fixed=0.0, per_operator=0.0, per_channel=0.0)
@@ -227,11 +226,12 @@ class TestPaperSize:
         assert ratios[0] > ratios[1]
 
 
-class TestReachableRange:
+class TestReachable:
     def test_no_configuration_is_outside(self):
         search = udc_tf.make_searchable(networks.resnet(), "ethos_u55", udc_tf.Flash("64MiB"))
         target, plan = search.problem.bound[0], search.problem.plan
-        low, high = reachable_range(target, plan)
+        (reach,) = search.reachable()
+        low, high = reach.smallest, reach.largest
         rng = np.random.default_rng(0)
         maps = target.maps
         random = np.stack([_chosen(search, rng.integers) for _ in range(500)])
@@ -251,7 +251,8 @@ class TestRepair:
     def test_every_budget_is_met_and_used(self, make):
         model = make()
         wide = udc_tf.make_searchable(model, "ethos_u55", udc_tf.Flash("64MiB"))
-        low, high = reachable_range(wide.problem.bound[0], wide.problem.plan)
+        (reach,) = wide.reachable()
+        low, high = reach.smallest, reach.largest
         rng = np.random.default_rng(0)
         for share in (0.05, 0.2, 0.5, 0.9):
             target = udc_tf.Flash(low + share * (high - low))

@@ -7,10 +7,7 @@ from keras import layers as kl
 
 import udc_tf
 import udc_tf.export
-from udc_tf.compact.build import Compactor, Configuration, LayerChoice
 from udc_tf.export import int8, tflm_check
-from udc_tf.graph.channel_groups import ChannelGroups
-from udc_tf.graph.trace import trace
 
 
 def stripes(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -32,9 +29,7 @@ def finetuned(request) -> keras.Model:
     y = kl.Conv2D(12, 3, padding="same", use_bias=False)(x)
     x = kl.ReLU()(kl.Add()([x, kl.BatchNormalization()(y)]))
     outputs = kl.Dense(4)(kl.GlobalAveragePooling2D()(x))
-    graph = trace(keras.Model(inputs, outputs))
-    layers = {n.name: LayerChoice(request.param, 0.6) for n in graph.nodes}
-    tiny = Compactor(graph, ChannelGroups(graph), Configuration(layers=layers)).build()
+    tiny = udc_tf.compact(keras.Model(inputs, outputs), bits=request.param, nonzeros=0.6)
     udc_tf.finetune(tiny, stripes(512, 0), stages=udc_tf.Stages(epochs=6), batch_size=32, verbose=0)
     return tiny
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from keras import layers as kl
 
-from udc_tf.compact.build import Compactor, Configuration, LayerChoice
+import udc_tf
 from udc_tf.export import (
     bias_rounding,
     errors,
@@ -22,8 +22,6 @@ from udc_tf.export import (
 )
 from udc_tf.export.integer_network import Kernel, Quantization
 from udc_tf.export.lowering import lower
-from udc_tf.graph.channel_groups import ChannelGroups
-from udc_tf.graph.trace import trace
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
 
 
@@ -43,14 +41,7 @@ def randomized(model: keras.Model, data: np.ndarray, seed: int = 0) -> keras.Mod
 
 
 def compacted(model: keras.Model, bits: int, nonzeros: float = 0.5) -> keras.Model:
-    graph = trace(model)
-    layers = {n.name: LayerChoice(bits, nonzeros) for n in graph.nodes}
-    compact = Compactor(graph, ChannelGroups(graph), Configuration(layers=layers)).build()
-    for layer in compact.layers:
-        if hasattr(layer, "refresh_mask"):
-            layer.initialize_range()
-            layer.refresh_mask()
-    return compact
+    return udc_tf.compact(model, bits=bits, nonzeros=nonzeros)
 
 
 def images(*shape: int, count: int = 8) -> np.ndarray:

@@ -6,10 +6,7 @@ import pytest
 from keras import layers as kl
 
 import udc_tf.export
-from udc_tf.compact.build import Compactor, Configuration, LayerChoice
 from udc_tf.export import errors, int8, lut_compression, tflite_file, tflm_check
-from udc_tf.graph.channel_groups import ChannelGroups
-from udc_tf.graph.trace import trace
 
 
 def network(bits: int) -> keras.Model:
@@ -17,14 +14,8 @@ def network(bits: int) -> keras.Model:
     inputs = keras.Input((8, 8, 16))
     x = kl.ReLU()(kl.BatchNormalization()(kl.Conv2D(24, 3, use_bias=False, name="a")(inputs)))
     x = kl.ReLU()(kl.BatchNormalization()(kl.DepthwiseConv2D(3, use_bias=False, name="b")(x)))
-    graph = trace(keras.Model(inputs, kl.Dense(10, name="head")(kl.Flatten()(x))))
-    layers = {n.name: LayerChoice(bits, 0.5) for n in graph.nodes}
-    tiny = Compactor(graph, ChannelGroups(graph), Configuration(layers=layers)).build()
-    for layer in tiny.layers:
-        if hasattr(layer, "integer_kernel"):
-            layer.initialize_range()
-            layer.refresh_mask()
-    return tiny
+    model = keras.Model(inputs, kl.Dense(10, name="head")(kl.Flatten()(x)))
+    return udc_tf.compact(model, bits=bits, nonzeros=0.5)
 
 
 @pytest.fixture(scope="module")

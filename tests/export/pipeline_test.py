@@ -15,7 +15,6 @@ from keras import layers as kl
 
 import udc_tf
 import udc_tf.export
-from udc_tf.compact.build import Compactor, Configuration, LayerChoice
 from udc_tf.export import (
     budgets,
     c_source,
@@ -30,8 +29,6 @@ from udc_tf.export.budgets import Budgets
 from udc_tf.export.integer_network import Quantization
 from udc_tf.export.lowering import lower
 from udc_tf.export.work_folder import work_folder
-from udc_tf.graph.channel_groups import ChannelGroups
-from udc_tf.graph.trace import trace
 
 FILES = {
     "manifest.json",
@@ -52,13 +49,7 @@ def network(bits: int = 4, nonzeros: float = 0.6) -> keras.Model:
     x = kl.ReLU()(kl.BatchNormalization()(kl.Conv2D(16, 3, use_bias=False)(inputs)))
     x = kl.ReLU()(kl.BatchNormalization()(kl.Conv2D(32, 3, strides=2, use_bias=False)(x)))
     outputs = kl.Dense(10, activation="softmax")(kl.Flatten()(x))
-    graph = trace(keras.Model(inputs, outputs, name="small"))
-    layers = {n.name: LayerChoice(bits, nonzeros) for n in graph.nodes}
-    model = Compactor(graph, ChannelGroups(graph), Configuration(layers=layers)).build()
-    for layer in tightening.compact_layers(model):
-        layer.initialize_range()
-        layer.refresh_mask()
-    return model
+    return udc_tf.compact(keras.Model(inputs, outputs, name="small"), bits=bits, nonzeros=nonzeros)
 
 
 def samples(count: int = 16) -> np.ndarray:

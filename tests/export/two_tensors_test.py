@@ -6,10 +6,7 @@ import pytest
 from keras import layers as kl
 
 import udc_tf.export
-from udc_tf.compact.build import Compactor, Configuration, LayerChoice
 from udc_tf.export import int8, tflite_file, tflm_check, tightening
-from udc_tf.graph.channel_groups import ChannelGroups
-from udc_tf.graph.trace import trace
 
 
 @pytest.fixture(scope="module")
@@ -19,11 +16,9 @@ def model() -> keras.Model:
     inputs = keras.Input((8, 8, 3))
     x = kl.ReLU()(kl.BatchNormalization()(kl.Conv2D(12, 3, use_bias=False, name="a")(inputs)))
     x = kl.ReLU()(kl.BatchNormalization()(kl.DepthwiseConv2D(3, use_bias=False, name="b")(x)))
-    graph = trace(keras.Model(inputs, kl.Dense(4, name="head")(kl.Flatten()(x))))
-    layers = {n.name: LayerChoice(4, 1.0 if n.name == "head" else 0.4) for n in graph.nodes}
-    tiny = Compactor(graph, ChannelGroups(graph), Configuration(layers=layers)).build()
+    model = keras.Model(inputs, kl.Dense(4, name="head")(kl.Flatten()(x)))
+    tiny = udc_tf.compact(model, bits=4, nonzeros=0.4, layers={"head": {"nonzeros": 1.0}})
     for layer in tightening.compact_layers(tiny):
-        layer.initialize_range()
         layer.refresh_mask(shifted=layer.nonzeros < 1)
         layer.fit_range()
     return tiny

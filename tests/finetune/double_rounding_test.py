@@ -10,13 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import udc_tf
-from udc_tf.compact.build import Compactor, Configuration, LayerChoice
 from udc_tf.export import tflm_check
 from udc_tf.export.int8 import to_int8
 from udc_tf.finetune.double_rounding import match_double_rounding
 from udc_tf.finetune.run import finetune, prepare
-from udc_tf.graph.channel_groups import ChannelGroups
-from udc_tf.graph.trace import trace
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
 from udc_tf.layers.inventory import activation_quantizers
 from udc_tf.quantize.quantizers import first_roundings, round_twice
@@ -70,11 +67,7 @@ def _network(bits, joined=False):
         x = keras.layers.Concatenate()([x, y]) if joined else keras.layers.Add()([x, y])
     x = keras.layers.GlobalAveragePooling2D(name="mean")(keras.layers.MaxPooling2D(2)(x))
     x = keras.layers.Dense(4, name="head")(x)
-    model = keras.Model(inputs, x)
-    graph = trace(model)
-    kernels = [layer.name for layer in model.layers if hasattr(layer, "kernel")]
-    choices = {name: LayerChoice(bits=bits, nonzeros=0.7) for name in kernels}
-    return Compactor(graph, ChannelGroups(graph), Configuration(layers=choices)).build()
+    return udc_tf.compact(keras.Model(inputs, x), bits=bits, nonzeros=0.7)
 
 
 def _differences(tiny, inputs, **calibration):

@@ -11,24 +11,17 @@ import pytest
 import tensorflow as tf
 from keras import layers as kl
 
+import udc_tf
 from tests.support.paths import ROOT
-from udc_tf.compact.build import Compactor, Configuration, LayerChoice
 from udc_tf.finetune.losses import Crossentropy
 from udc_tf.finetune.run import finetune, weight_norm
 from udc_tf.finetune.stages import Stages
 from udc_tf.finetune.statistics import recalibrate
 from udc_tf.finetune.step import Finetuner
-from udc_tf.graph.channel_groups import ChannelGroups
-from udc_tf.graph.trace import trace
 from udc_tf.layers.inventory import activation_quantizers, kernel_layers
 from udc_tf.training.divergence import DivergedError
 
 RUN = ROOT / "tests" / "support" / "finetuning_run.py"
-
-
-def compact(model, layers):
-    graph = trace(model)
-    return Compactor(graph, ChannelGroups(graph), Configuration(layers=layers)).build()
 
 
 def all_kinds(bits, nonzeros):
@@ -41,8 +34,7 @@ def all_kinds(bits, nonzeros):
     y = kl.Conv2D(12, 1, name="pointwise", activation="relu")(y)
     y = kl.GlobalAveragePooling2D()(y)
     model = keras.Model(x, kl.Dense(3, activation="softmax", name="dense")(y))
-    names = ("conv", "depthwise", "pointwise", "dense")
-    return compact(model, {name: LayerChoice(bits, nonzeros) for name in names})
+    return udc_tf.compact(model, bits=bits, nonzeros=nonzeros)
 
 
 def task(count=128):
@@ -239,7 +231,7 @@ class TestFinetuner:
         tiny = all_kinds(8, 1.0)
         finetuner = Finetuner(tiny, Stages(**plan), teacher)
         sgd, adam = keras.optimizers.SGD(0.1), keras.optimizers.Adam(0.01)
-        finetuner.compile(sgd, adam, loss or Crossentropy(), ["accuracy"])
+        finetuner.compile(sgd, loss or Crossentropy(), metrics=["accuracy"], range_optimizer=adam)
         x, y = task()
         first = tiny.get_layer("dense").theta.numpy(), tiny.get_layer("dense").range
         logs = [finetuner.train_on_batch(x, y, return_dict=True) for _ in range(10)]

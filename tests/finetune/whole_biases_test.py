@@ -5,13 +5,10 @@ import numpy as np
 import pytest
 
 import udc_tf
-from udc_tf.compact.build import Compactor, Configuration, LayerChoice
 from udc_tf.export.int8 import to_int8
 from udc_tf.export.integer_network import bias_scales
 from udc_tf.finetune.run import finetune
 from udc_tf.finetune.whole_biases import make_biases_whole
-from udc_tf.graph.channel_groups import ChannelGroups
-from udc_tf.graph.trace import trace
 
 _RNG = np.random.default_rng(0)
 _X = _RNG.normal(size=(64, 6, 6, 3)).astype("float32")
@@ -29,9 +26,7 @@ def _network(bits):
     x = keras.layers.BatchNormalization(name="plain_bn", scale=False)(x)
     x = keras.layers.Dense(8, activation="relu", name="inner")(keras.layers.Flatten()(x))
     model = keras.Model(inputs, keras.layers.Dense(3, name="head")(x))
-    graph = trace(model)
-    choices = {name: LayerChoice(bits=bits, nonzeros=0.7) for name in _LAYERS}
-    return Compactor(graph, ChannelGroups(graph), Configuration(layers=choices)).build()
+    return udc_tf.compact(model, bits=bits, nonzeros=0.7)
 
 
 def _rests(tiny):

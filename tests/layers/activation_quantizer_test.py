@@ -6,18 +6,14 @@ import pytest
 import tensorflow as tf
 from keras import layers as kl
 
-from udc_tf.compact.build import Compactor, Configuration, LayerChoice, carry_weights
+import udc_tf
 from udc_tf.export.integer_network import Quantization
 from udc_tf.export.simulation import fake_quantize
-from udc_tf.graph.channel_groups import ChannelGroups
-from udc_tf.graph.conversion import layer_weights
-from udc_tf.graph.trace import trace
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
 
 
-def compact(inputs, outputs, **configuration):
-    graph = trace(keras.Model(inputs, outputs))
-    return Compactor(graph, ChannelGroups(graph), Configuration(**configuration)).build()
+def compact(inputs, outputs, **settings):
+    return udc_tf.compact(keras.Model(inputs, outputs), bits=32, **settings)
 
 
 def quantizers(model):
@@ -179,18 +175,12 @@ class TestCompactModel:
 
     def test_fresh_model_computes_what_the_original_does(self):
         inputs, outputs = self.network()
-        original = keras.Model(inputs, outputs)
-        graph = trace(original)
-        compactor = Compactor(graph, ChannelGroups(graph), Configuration())
-        model = compactor.build()
-        carry_weights(
-            compactor.layers, {layer.name: layer_weights(layer) for layer in original.layers}
-        )
+        original, model = keras.Model(inputs, outputs), compact(inputs, outputs)
         batch = tf.random.stateless_normal((4, 8, 8, 3), (3, 4))
         np.testing.assert_allclose(model(batch), original(batch), atol=1e-6)
 
     def test_saved_and_loaded(self, tmp_path):
-        model = compact(*self.network(), layers={"conv": LayerChoice(4, 0.5)})
+        model = compact(*self.network(), layers={"conv": {"bits": 4, "nonzeros": 0.5}})
         for quantizer in quantizers(model).values():
             quantizer.enabled.assign(1)
             quantizer.tracking.assign(1)

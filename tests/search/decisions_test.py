@@ -179,7 +179,7 @@ class TestGradientVariance:
                 with tf.GradientTape() as tape:
                     tape.watch(logits)
                     z = _draw(logits, samples, tau, seed=seed, valid=valid)
-                    loss = search.compute_loss(x, y, search._predict_by_samples(x, z))
+                    loss = search.compute_loss(x, y, search.predict_by_samples(x, z))
                 return tape.gradient(loss, logits)
 
             seeds = tf.range(draws, dtype=tf.int64)

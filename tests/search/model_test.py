@@ -72,12 +72,34 @@ class TestFit:
         kept = sum(layer.weights * layer.nonzeros for layer in arch.layers)
         assert kept < 0.9 * search.network.count_params()
 
+    def test_evaluate_and_predict_agree_and_leave_the_model_as_it_was(self, searched):
+        search, _, (x, y) = searched
+        metrics = {id(v) for v in search.metrics_variables}
+        kept = [v for v in search.variables if id(v) not in metrics]
+        before = [v.numpy() for v in kept]
+        loss, accuracy = search.evaluate(x, y, verbose=0)
+        predicted = search.predict(x, verbose=0)
+        for value, variable in zip(before, kept, strict=True):
+            np.testing.assert_array_equal(value, variable.numpy(), err_msg=variable.path)
+        assert loss == pytest.approx(float(networks.cross_entropy()(y, predicted)), rel=1e-4)
+        assert accuracy == pytest.approx(np.mean(predicted.argmax(-1) == y))
+        # And the statistics are the configuration's own, not the mixture that `fit` left.
+        assert np.abs(search(x[:8]) - predicted[:8]).max() > 1e-3
+
+    def test_reachable(self, searched):
+        (reach,) = searched[0].reachable()
+        assert reach.target == _BUDGET and reach.smallest < _BUDGET.budget < reach.largest
+        assert str(reach) == (
+            f"from {reach.smallest:,.0f} bytes of flash to {reach.largest:,.0f} bytes of flash"
+        )
+
     def test_summary_shows_every_layer(self, searched):
         search, _, _ = searched
         lines = []
         search.summary(print_fn=lines.append)
         for layer in search.problem.plan.layers:
-            assert layer.name in lines[0]
+            assert layer.name in lines[0] and layer.name in lines[1]
+        assert "Output Shape" in lines[0] and "non-zeros" in lines[1]
 
     def test_saves_and_loads_everything(self, searched, tmp_path):
         search, _, (x, y) = searched
@@ -115,27 +137,51 @@ class TestInputs:
         search.fit(data, epochs=1, verbose=0)  # the last batch has 2 images for 4 samples
         assert search.state.steps_done() == 3
 
-    def test_several_outputs(self):
-        inputs = keras.Input((8, 8, 1))
-        x = kl.GlobalAveragePooling2D()(kl.Conv2D(8, 3, activation="relu")(inputs))
-        model = keras.Model(inputs, {"a": kl.Dense(4, name="a")(x), "b": kl.Dense(1, name="b")(x)})
-        search = udc_tf.make_searchable(model, "ethos_u55", udc_tf.Flash("3KiB"))
-        search.compile(
-            loss={"a": networks.cross_entropy(), "b": "mse"}, metrics={"a": ["accuracy"]}
-        )
-        x, y = networks.blobs(64)
-        labels = {"a": y, "b": np.zeros((64, 1), "float32")}
-        history = search.fit(x, labels, epochs=1, verbose=0).history
-        assert np.isfinite(history["loss"][0])
-        assert search.architecture().flash_bytes <= 3 * 1024
-
     def test_generator_of_unknown_length(self):
         def endless():
             while True:
                 yield networks.blobs(8)
 
+        search = _search()
         with pytest.raises(ValueError, match="steps_per_epoch"):
-            _search().fit(endless())
+            search.fit(endless())
+        # Once the length is known it trains, and what has passed serves to measure statistics.
+        search.fit(endless(), steps_per_epoch=2, verbose=0)
+        assert search.state.steps_done() == 2
+        assert [len(batch) for batch in search._calibration][:2] == [8, 8]
+
+    def test_arguments_by_position_as_in_keras(self, capsys):
+        search = udc_tf.make_searchable(networks.small_cnn(), "ethos_u55", _BUDGET)
+        search.compile("adam", networks.cross_entropy(), None, ["accuracy"])
+        assert isinstance(search.optimizer, keras.optimizers.Adam)
+        x, y = networks.blobs(64)
+        history = search.fit(x, y, 16, 2, 0, None, 0.25)
+        assert search.state.steps_done() == 6 and len(history.history["val_accuracy"]) == 2
+        assert search.predict(x, 16, 0).shape == (64, 4)
+        assert len(search.evaluate(x, y, 16, 0)) == 2
+        assert capsys.readouterr().out == ""  # `verbose` was 0 each time
+
+    def test_validation_changes_nothing_of_the_training(self):
+        x, y = networks.blobs(32)
+        ends = []
+        for validation_data in (None, (x, y)):
+            keras.utils.set_random_seed(1)
+            inputs = keras.Input((8, 8, 1))
+            z = kl.BatchNormalization()(kl.Conv2D(8, 3, use_bias=False)(inputs))
+            z = kl.Dropout(0.3, seed=1)(kl.GlobalAveragePooling2D()(kl.ReLU()(z)))
+            model = keras.Model(inputs, kl.Dense(4)(z))
+            search = _search(udc_tf.Flash("3KiB"), model=model, run_eagerly=True)
+            search.fit(x, y, 16, 2, 0, validation_data=validation_data)
+            ends.append([v.numpy() for v in search.network.variables])
+        for v, one, other in zip(search.network.variables, *ends, strict=True):
+            np.testing.assert_array_equal(one, other, err_msg=v.path)
+
+    def test_first_guess_with_several_steps_in_one_execution(self):
+        x, y = networks.blobs(64)
+        search = _search(settings=udc_tf.SearchSettings(warmup=0.4), steps_per_execution=4)
+        search.fit(x, y, batch_size=8, epochs=1, verbose=0)  # 8 steps, 3 of them warm-up
+        (widths, *_) = search.probabilities().values()
+        assert max(widths.values()) > 1.05 / len(widths)
 
 
 class TestAblation:
@@ -290,6 +336,7 @@ _MIRRORED = """
 import keras
 import numpy as np
 import tensorflow as tf
+from keras import layers as kl
 import udc_tf
 from tests.support import networks
 

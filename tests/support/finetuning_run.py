@@ -13,11 +13,9 @@ import numpy as np
 import tensorflow as tf
 from keras import layers as kl
 
-from udc_tf.compact.build import Compactor, Configuration, LayerChoice
+import udc_tf
 from udc_tf.finetune.run import finetune
 from udc_tf.finetune.stages import Stages
-from udc_tf.graph.channel_groups import ChannelGroups
-from udc_tf.graph.trace import trace
 from udc_tf.training.image_augmentation import Augmentation
 
 STAGES = Stages(epochs=(2, 3, 2), alpha=(0.7, 0.7, 1.0), pruned_gradient=0.5, refresh_every=3)
@@ -29,9 +27,8 @@ def network():
     y = kl.ReLU()(kl.BatchNormalization()(y))
     y = kl.Dropout(0.1)(kl.GlobalAveragePooling2D()(y))
     model = keras.Model(x, kl.Dense(3, activation="softmax", name="head")(y))
-    layers = {"conv": LayerChoice(4, 0.4), "head": LayerChoice(2, 0.7)}
-    graph = trace(model)
-    return Compactor(graph, ChannelGroups(graph), Configuration(layers=layers)).build()
+    head = {"bits": 2, "nonzeros": 0.7}
+    return udc_tf.compact(model, bits=4, nonzeros=0.4, layers={"head": head})
 
 
 def data():

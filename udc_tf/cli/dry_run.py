@@ -13,7 +13,6 @@ from udc_tf.cli.checks import check_outputs
 from udc_tf.cli.options import Run, steps_per_epoch
 from udc_tf.cli.training_steps import make_search
 from udc_tf.models.data import DataError
-from udc_tf.search.make import reachable_range
 
 _TIMED_STEPS = 3
 _LARGEST_BATCH = 32  # an ImageNet network's own batches would take minutes and gigabytes
@@ -34,12 +33,8 @@ def dry_run(run: Run, say=print, timed: bool = True) -> None:
     say(f"search space: {len(plan.decisions)} decisions, about 10^{combinations:.0f} networks")
     for text, count in _counted(_describe(d) for d in plan.decisions).items():
         say(f"  {count:3} x {text}")
-    for target, bound in zip(search.targets, search.problem.bound, strict=True):
-        low, high = reachable_range(bound, plan)
-        say(
-            f"reachable: {target.describe(low)} to {target.describe(high)}; "
-            f"budget {target.describe(target.budget)}"
-        )
+    for reach in search.reachable():
+        say(f"reachable: {reach}; budget {reach.target.describe(reach.target.budget)}")
     say("not searched:" if plan.left_out else "not searched: nothing")
     for name, reason in plan.left_out.items():
         say(f"  {name}: {reason}")

@@ -13,6 +13,7 @@ import numpy as np
 from udc_tf.compact.build import Compactor, Configuration, LayerChoice
 from udc_tf.files import DamagedFileError, read_arrays, read_json, replaced_atomically
 from udc_tf.graph.channel_groups import ChannelGroups
+from udc_tf.graph.conversion import keep_output_names
 from udc_tf.graph.trace import trace
 from udc_tf.saved_models import build_model, check_config
 
@@ -74,6 +75,7 @@ class Architecture:
         graph = trace(model, copy=False)
         compactor = Compactor(graph, ChannelGroups(graph), self.configuration)
         compact = compactor.build()
+        keep_output_names(model, compact)
         if inherit_weights and self.weights is not None:
             set_layer_weights(compact, self.weights)
         else:

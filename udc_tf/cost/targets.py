@@ -202,3 +202,10 @@ def target_from_dict(values: Mapping[str, Any]) -> Target:
             f"udc_tf.register_target, in a module that is imported. Received: {kind!r}"
         )
     return _KINDS[kind](**values)
+
+
+def loadable(target: Target) -> dict[str, Any]:
+    """A target as it is saved; one that would not load again is refused now, not then."""
+    values = target.to_dict()
+    target_from_dict(values)
+    return values

@@ -38,9 +38,11 @@ def finetune(
     teacher: keras.Model | None = None,
     *,
     loss=None,
+    loss_weights=None,
     metrics=None,
     optimizer: keras.optimizers.Optimizer | None = None,
     batch_size: int = 128,
+    steps_per_epoch: int | None = None,
     workdir: str | os.PathLike | StateFolder | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     seed: int = 0,
@@ -53,15 +55,19 @@ def finetune(
 
     Args:
         tiny: what `Architecture.build()` made.
-        train: a batched `tf.data.Dataset`, one pass of which is an epoch, or a tuple of arrays,
-            which are shuffled.
+        train: a tuple `(x, y)` of arrays, which are shuffled, or batches: a `tf.data.Dataset`, one
+            pass of which is an epoch, a `keras.utils.PyDataset`, or a generator with
+            `steps_per_epoch`. Inputs and labels may be lists or dictionaries, as in Keras.
         validation_data: as for `keras.Model.fit`.
         stages: the plan; `Stages()` by default, `Stages(epochs=n)` for a run of n epochs.
         teacher: a Keras model of the same inputs and outputs to distil from.
-        loss: cross-entropy by default (labels may be class numbers or one-hot rows).
-        metrics: accuracy by default.
+        loss: cross-entropy by default (labels may be class numbers or one-hot rows). Networks of
+            several outputs have no default; it may be a list or dictionary, as in Keras.
+        loss_weights: as for `keras.Model.compile`.
+        metrics: accuracy by default, of one output.
         optimizer: for the weights; SGD by default. Its learning rate is replaced by the plan's.
         batch_size: for arrays.
+        steps_per_epoch: for a generator.
         workdir: where the state is kept after every epoch. A run that was interrupted goes on from
             there when it is called again, and ends with the weights it would have had. (With a
             `tf.data.Dataset`, if its own randomness comes from fixed seeds.)
@@ -82,12 +88,8 @@ def finetune(
     Example:
 
     >>> import udc_tf
-    >>> from udc_tf.graph.channel_groups import ChannelGroups
-    >>> from udc_tf.compact.build import Compactor, Configuration, LayerChoice
-    >>> from udc_tf.graph.trace import trace
-    >>> graph = trace(keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="head")]))
-    >>> choice = Configuration(layers={"head": LayerChoice(bits=4, nonzeros=0.5)})
-    >>> tiny = Compactor(graph, ChannelGroups(graph), choice).build()
+    >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="head")])
+    >>> tiny = udc_tf.compact(model, bits=4, nonzeros=0.5)
     >>> x, y = np.random.default_rng(0).normal(size=(64, 4)).astype("float32"), np.arange(64) % 3
     >>> history = finetune(tiny, (x, y), stages=Stages(epochs=3), batch_size=16, verbose=0)
     >>> tiny.get_layer("head").integer_kernel().nonzeros
@@ -102,13 +104,20 @@ def finetune(
         )
     if teacher is not None:
         check_teacher(teacher, tiny)
-    data = EpochData(train, batch_size, seed)
+    several = len(tiny.outputs) > 1
+    if loss is None and several:
+        raise ValueError(
+            "A network of several outputs needs a `loss` for them, as in keras.Model.compile. "
+            f"Received: loss=None for {len(tiny.outputs)} outputs"
+        )
+    data = EpochData(train, batch_size, seed, steps_per_epoch)
     if loss is None:
         loss = Crossentropy(not gives_probabilities(tiny), stages.label_smoothing)
     for part in (train, validation_data):
         if isinstance(part, (tuple, list)) and len(part) > 1:
             training_data.check_class_numbers(part[1], loss, tiny)
-    metrics = ["accuracy"] if metrics is None else metrics
+    if metrics is None and not several:
+        metrics = ["accuracy"]
     for layer in layers:
         layer.weight_training = WeightTraining(
             stages.pruned_gradient, min(stages.alpha) < 1, stages.clip_unquantized
@@ -119,9 +128,10 @@ def finetune(
         finetuner = Finetuner(tiny, stages, teacher)
         finetuner.compile(
             _with_rate(optimizer, schedule, stages.momentum),
-            keras.optimizers.Adam(stages.range_learning_rate, name="range_adam"),
-            loss=loss,
-            metrics=metrics,
+            loss,
+            loss_weights,
+            metrics,
+            range_optimizer=keras.optimizers.Adam(stages.range_learning_rate, name="range_adam"),
         )
     state = TrainingState(
         workdir,
@@ -146,7 +156,7 @@ def finetune(
         finetuner.build_for(*data.batch_of_zeros())
         run = _Run(finetuner, data, state, validation_data, list(callbacks), verbose)
         run.all_stages()
-    tiny.compile(optimizer="sgd", loss=loss, metrics=metrics, jit_compile=False)
+    tiny.compile("sgd", loss, loss_weights, metrics, jit_compile=False)
     return history_of(tiny, state.progress.logs)
 
 

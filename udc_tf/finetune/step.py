@@ -49,6 +49,7 @@ class Finetuner(TrainsInLockstep, keras.Model):
     def __init__(self, network: keras.Model, stages: Stages, teacher: keras.Model | None = None):
         super().__init__(name=f"finetuning_{network.name}")
         self.network = network
+        self.output_names = getattr(network, "output_names", None)  # for losses and metrics by name
         self.stages = stages
         # In closures, so that the teacher's weights do not become this model's.
         self._teacher = None if teacher is None else (lambda x: teacher(x, training=False))
@@ -67,13 +68,37 @@ class Finetuner(TrainsInLockstep, keras.Model):
     def load_weights(self, filepath, **kwargs):
         self.network.load_weights(filepath, **kwargs)
 
-    def compile(self, optimizer, range_optimizer, loss, metrics):
+    def compile(
+        self,
+        optimizer="rmsprop",
+        loss=None,
+        loss_weights=None,
+        metrics=None,
+        weighted_metrics=None,
+        run_eagerly=False,
+        steps_per_execution=1,
         # XLA was slower on the CPU, and the fake-quantizers' control flow gains nothing from it.
-        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, jit_compile=False)
-        self.range_optimizer = range_optimizer
+        jit_compile=False,
+        auto_scale_loss=True,
+        *,
+        range_optimizer="adam",
+    ):
+        """As `keras.Model.compile`, with an optimizer for the weights' ranges."""
+        super().compile(
+            optimizer,
+            loss,
+            loss_weights,
+            metrics,
+            weighted_metrics,
+            run_eagerly,
+            steps_per_execution,
+            jit_compile,
+            auto_scale_loss,
+        )
+        self.range_optimizer = keras.optimizers.get(range_optimizer)
         with self.distribute_strategy.scope():
-            optimizer.build(self.weights_to_train())
-            range_optimizer.build(self.ranges_to_train())
+            self.optimizer.build(self.weights_to_train())
+            self.range_optimizer.build(self.ranges_to_train())
 
     def build_for(self, x, y=None, sample_weight=None) -> None:
         """Builds loss and metrics by calling them once, on data like those to come.
@@ -141,7 +166,8 @@ class Finetuner(TrainsInLockstep, keras.Model):
                 self._teacher_logits(target),
                 self.stages.temperature,
             )
-        return tf.reduce_mean(tf.square(predictions - target))
+        pairs = zip(keras.tree.flatten(predictions), keras.tree.flatten(target), strict=True)
+        return tf.add_n([tf.reduce_mean(tf.square(given - wanted)) for given, wanted in pairs])
 
 
 def _to_logits(model: keras.Model):

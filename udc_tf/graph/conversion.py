@@ -50,3 +50,13 @@ def layer_weights(layer: keras.layers.Layer) -> dict[str, Any]:
     if "depthwise_kernel" in weights:
         weights["kernel"] = weights.pop("depthwise_kernel")
     return weights
+
+
+def keep_output_names(model: keras.Model, converted: keras.Model) -> None:
+    """Losses and metrics of several outputs go by the names that the original has for them.
+
+    Keras takes those of the last layers, which may be quantizers in a converted model.
+    """
+    names = getattr(model, "output_names", None)  # only functional models have them
+    if names is not None:
+        converted.output_names = list(names)

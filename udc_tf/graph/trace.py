@@ -120,7 +120,7 @@ def trace(model: keras.Model, copy: bool = True) -> Graph:
     if copy:
         functional = keras.models.clone_model(original)
         functional.set_weights(original.get_weights())
-        _require_same_functions(original, functional)
+        require_same_functions(original, functional)
     tracer = _Tracer()
     inputs = tree.map_structure(tracer.ref, functional.input)
     outputs = tracer.inline(functional, functional.input, prefix="", gates=())
@@ -135,11 +135,11 @@ def trace(model: keras.Model, copy: bool = True) -> Graph:
     )
 
 
-def _require_same_functions(original: keras.Model, copy: keras.Model) -> None:
+def require_same_functions(original: keras.Model, copy: keras.Model) -> None:
     """Refuses an activation that its name alone made another one in the copy (or in a file)."""
     for layer, twin in zip(original.layers, copy.layers, strict=True):
         if isinstance(layer, keras.Model):
-            _require_same_functions(layer, twin)
+            require_same_functions(layer, twin)
         own, copied = (getattr(x, "activation", None) for x in (layer, twin))
         if inspect.isfunction(own) and own is not copied:
             raise ValueError(

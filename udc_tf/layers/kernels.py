@@ -98,6 +98,13 @@ class KernelLayer(keras.layers.Layer):
         self.positions = self.multiplied_positions(inputs.shape, outputs.shape)
         return keras.KerasTensor(outputs.shape, outputs.dtype)
 
+    @property
+    def kernel(self) -> keras.Variable:
+        """The weights that are trained, `theta`, by the name they have in Keras' own layers."""
+        if not hasattr(self, "theta"):
+            raise AttributeError(f"`{self.name}` has no kernel before it is built.")
+        return self.theta
+
     def multiplied_positions(self, input_shape, output_shape) -> int | None:
         """How often each weight of a dense kernel is multiplied for one input."""
         spatial = tuple(output_shape)[1:-1]

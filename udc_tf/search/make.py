@@ -10,11 +10,11 @@ import numpy as np
 from absl import logging
 
 from udc_tf.cost.priced_network import Plan
-from udc_tf.cost.targets import BoundTarget, Target
+from udc_tf.cost.targets import Target
 from udc_tf.graph import conversion
 from udc_tf.graph.channel_groups import ChannelGroups
 from udc_tf.graph.layer_rules import kernel_kind
-from udc_tf.graph.trace import Graph, Node, trace
+from udc_tf.graph.trace import Graph, Node, require_same_functions, trace
 from udc_tf.layers.choice import Mix
 from udc_tf.layers.searchable_kernels import (
     SearchableKernel,
@@ -23,9 +23,11 @@ from udc_tf.layers.searchable_kernels import (
     UDCDense,
     UDCDepthwiseConv2D,
 )
-from udc_tf.search.model import SearchModel, SearchProblem
+from udc_tf.search.model import SearchModel
 from udc_tf.search.named_groups import is_subclassed, plan_named_groups
 from udc_tf.search.plan import plan_search
+from udc_tf.search.problem import SearchProblem
+from udc_tf.search.reachable import reachable
 from udc_tf.search.repair import Budget, extreme
 from udc_tf.search.settings import SearchSettings
 from udc_tf.search.space import SearchSpace
@@ -41,7 +43,7 @@ _SEARCHABLE = {
 def make_searchable(
     model: keras.Model,
     space: SearchSpace | str = "ethos_u55",
-    target: Target | Sequence[Target] = (),
+    target: Target | Sequence[Target] | None = None,
     settings: SearchSettings | None = None,
 ) -> SearchModel:
     """A model whose `fit` searches for the best configuration of `model` inside the targets.
@@ -53,7 +55,7 @@ def make_searchable(
             `width_group` and `input_group` are named (there the layers' own options count, not
             `space`).
         space: options, or the name of a preset.
-        target: one target, or several that must all hold.
+        target: one target, or several that must all hold. It must be given.
         settings: constants of the algorithm.
 
     Raises:
@@ -72,8 +74,8 @@ def make_searchable(
     targets = tuple(target) if isinstance(target, (list, tuple)) else (target,)
     if not targets or not all(hasattr(t, "bind") for t in targets):
         raise ValueError(
-            "`target` must be one or several of udc_tf.Flash, udc_tf.Macs, udc_tf.PaperSize. "
-            f"Received: {target!r}"
+            "`target` must be given: one or several of udc_tf.Flash, udc_tf.Macs, "
+            f"udc_tf.PaperSize. Received: {target!r}"
         )
     settings = settings or SearchSettings()
     if is_subclassed(model):
@@ -85,6 +87,7 @@ def make_searchable(
         groups = ChannelGroups(graph)
         plan = plan_search(graph, groups, space)
         network, layers = _searchable_network(graph, plan)
+        conversion.keep_output_names(model, network)
         compactable = (graph, groups)
     bound = tuple(t.bind(plan) for t in targets)
     _check_reachable(targets, bound, plan)
@@ -109,6 +112,7 @@ def _loaded_again(model: keras.Model, source: dict[str, Any]) -> keras.Model:
             "from it: register your own with @keras.saving.register_keras_serializable(), take no "
             f"Lambda. Received: {model.name} with {', '.join(strange) or error}"
         ) from error
+    require_same_functions(model, loaded)
     return loaded
 
 
@@ -120,29 +124,19 @@ def _loads_again(layer: keras.layers.Layer) -> bool:
     return True
 
 
-def reachable_range(target: BoundTarget, plan: Plan) -> tuple[float, float]:
-    """The smallest and the largest cost of any configuration."""
-    costs = [
-        Budget((target,)).ratio(extreme(target, plan, smallest)) * target.budget
-        for smallest in (True, False)
-    ]
-    return costs[0], costs[1]
-
-
 def _check_reachable(targets, bound, plan):
-    for target, b in zip(targets, bound, strict=True):
-        low, high = reachable_range(b, plan)
-        reachable = f"from {target.describe(low)} to {target.describe(high)}"
-        if b.budget < low:
+    for reach, b in zip(reachable(targets, bound, plan), bound, strict=True):
+        wanted = reach.target.describe(b.budget)
+        if b.budget < reach.smallest:
             raise ValueError(
-                f"No configuration is that small: this network and space reach {reachable}. "
-                f"Received: a budget of {target.describe(b.budget)}"
+                f"No configuration is that small: this network and space reach {reach}. "
+                f"Received: a budget of {wanted}"
             )
-        if b.budget > high:
+        if b.budget > reach.largest:
             logging.warning(
                 "Every configuration is inside the budget of %s: this network and space reach %s.",
-                target.describe(b.budget),
-                reachable,
+                wanted,
+                reach,
             )
     budget, chosen = Budget(bound), None
     for b in bound:

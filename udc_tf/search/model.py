@@ -1,74 +1,34 @@
 """The searchable model: a Keras model whose `fit` trains weights and decisions together."""
 
+import contextlib
 import copy
 import dataclasses
+import types
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
-from keras import tree
 
-from udc_tf.cost.priced_network import Plan
-from udc_tf.cost.targets import BoundTarget, Target, target_from_dict
+from udc_tf.cost.targets import Target, loadable, target_from_dict
 from udc_tf.layers.current_sample import following
 from udc_tf.layers.searchable_kernels import SearchableKernel
 from udc_tf.search import decisions, start
 from udc_tf.search.followers import followers_of
 from udc_tf.search.linking import link_layer
+from udc_tf.search.problem import SearchProblem
+from udc_tf.search.reachable import Reachable, reachable
+from udc_tf.search.run_plan import SetOut, plan_run, training_state, with_last
+from udc_tf.search.samples import Samples, predict_by_samples
+from udc_tf.search.search_step import search_step
 from udc_tf.search.settings import SearchSettings
 from udc_tf.search.space import SearchSpace
 from udc_tf.search.state import SearchState
 from udc_tf.training import batch_norm, divergence, schedules, training_data, workers
-from udc_tf.training.training_state import KeepState, TrainingState, history_of, state_of
+from udc_tf.training.training_state import KeepState, history_of
 
 _CALIBRATION_BATCHES = 8
-_FASTEST_DECISION_RATE = 0.5  # runs of a few steps would else decide in one
-# Adam steps by its rate however noisy the gradient is. From a first guess that must stay small, or
-# a short search only unlearns what it began with: at 0.03, layers next to nothing in size lost a
-# third of their weights, and the network 0.8 points (CIFAR-10 at 16x16, 26,000 bytes, one seed).
-_FASTEST_FROM_A_GUESS = 0.01
-
-
-@dataclasses.dataclass(frozen=True)
-class SearchProblem:
-    """What is searched, apart from how: the parts of a `SearchModel` that have no variables."""
-
-    source: dict[str, Any] | None  # the original model, serialized; None if it cannot be
-    plan: Plan
-    space: SearchSpace
-    targets: tuple[Target, ...]
-    bound: tuple[BoundTarget, ...]
-    compactable: Any  # (graph, channel groups) of the original, None for subclassed models
-
-
-class _Samples:
-    """The samples of one step; a layer's kernels for all of them are made at its first call."""
-
-    def __init__(self, z: tf.Tensor, rows: dict[str, int]):
-        self.z, self.rows = z, rows
-        self._kernels: dict[int, list[tf.Tensor]] = {}
-
-    def view(self, index: int) -> "_SampleView":
-        return _SampleView(self, index)
-
-    def kernels_of(self, layer: SearchableKernel) -> list[tf.Tensor]:
-        if id(layer) not in self._kernels:
-            self._kernels[id(layer)] = layer.kernels_of_samples(self.z)
-        return self._kernels[id(layer)]
-
-
-@dataclasses.dataclass(frozen=True)
-class _SampleView:
-    samples: _Samples
-    index: int
-
-    def kernel_of(self, layer: SearchableKernel) -> tf.Tensor:
-        return self.samples.kernels_of(layer)[self.index]
-
-    def weights_of(self, decision: str) -> tf.Tensor:
-        return self.samples.z[self.index, self.samples.rows[decision]]
 
 
 @keras.saving.register_keras_serializable("udc_tf")
@@ -94,6 +54,7 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
     ):
         super().__init__(**kwargs)
         self.network = network
+        self.output_names = getattr(network, "output_names", None)  # for losses and metrics by name
         self.problem = problem
         self.settings = settings
         plan = problem.plan
@@ -108,7 +69,6 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
         # Variables and not constants, for `retarget`; not saved, since the targets are.
         self._budgets = tf.Variable([float(t.budget) for t in problem.bound], trainable=False)
         self._calibration: Iterable[Any] | None = None
-        self._calibrated_at = -1
         self.built = network.built
 
     # What the model is.
@@ -118,7 +78,7 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
 
     def call(self, inputs, training=None):
         z = decisions.most_likely(self.state.log_probabilities())[None]
-        with following(_Samples(z, self._rows).view(0)):
+        with following(Samples(z, self._rows).view(0)):
             return self.network(inputs, training=training)
 
     def cost_ratios(self, z: tf.Tensor) -> tf.Tensor:
@@ -144,7 +104,6 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
         self.problem = dataclasses.replace(self.problem, targets=targets, bound=bound)
         self._budgets.assign([float(t.budget) for t in bound])
         self.state.step.assign(0)
-        self._calibrated_at = -1
 
     def probabilities(self) -> dict[str, dict[float, float]]:
         """Decision -> option -> probability."""
@@ -168,21 +127,45 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
             batches = self._calibration
         return extract_architecture(self, batches)
 
-    def summary(self, print_fn=print) -> None:
-        """Prints the most likely option of every decision, layer by layer, with its size."""
+    def reachable(self) -> tuple[Reachable, ...]:
+        """The smallest and the largest cost of any configuration, one entry per target."""
+        return reachable(self.targets, self.problem.bound, self.problem.plan)
+
+    def summary(
+        self,
+        line_length=None,
+        positions=None,
+        print_fn=None,
+        expand_nested=False,
+        show_trainable=False,
+        layer_range=None,
+    ):
+        """As `keras.Model.summary`; then the most likely option of every decision, with its size.
+
+        The second table goes to `print_fn` in a call of its own.
+        """
         from udc_tf.search.extract import most_likely_architecture
 
-        print_fn(most_likely_architecture(self).table())
+        self.network.summary(
+            line_length, positions, print_fn, expand_nested, show_trainable, layer_range
+        )
+        (print_fn or print)(most_likely_architecture(self).table())
 
     # Training.
     def compile(
         self,
         optimizer=None,
+        loss=None,
+        loss_weights=None,
+        metrics=None,
+        weighted_metrics=None,
+        run_eagerly=False,
+        steps_per_execution=1,
+        jit_compile="auto",
+        auto_scale_loss=True,
+        *,
         decision_optimizer=None,
         range_optimizer=None,
-        loss=None,
-        metrics=None,
-        **kwargs,
     ):
         """As `keras.Model.compile`, with two more optimizers.
 
@@ -194,21 +177,37 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
         if optimizer is None:
             rate = schedules.CosineOverRun(warmup=self.settings.warmup)
             optimizer = keras.optimizers.SGD(rate, momentum=0.9)
-        self._derive_decision_rate = decision_optimizer is None
+        self.derives_decision_rate = decision_optimizer is None
         self.decision_optimizer = keras.optimizers.get(decision_optimizer or "adam")
         self.range_optimizer = keras.optimizers.get(range_optimizer or keras.optimizers.Adam(1e-3))
-        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+        super().compile(
+            optimizer,
+            loss,
+            loss_weights,
+            metrics,
+            weighted_metrics,
+            run_eagerly,
+            steps_per_execution,
+            jit_compile,
+            auto_scale_loss,
+        )
         if self.network.built:
             self._build_optimizers()
 
     def _build_optimizers(self):
         self.optimizer.build(self.trainable_variables)
         self.decision_optimizer.build([self.state.logits])
-        self.range_optimizer.build(self._ranges)
+        self.range_optimizer.build(self.ranges)
 
     @property
-    def _ranges(self):
-        return [layer.log_ranges for layer in self._kernel_layers if layer.log_ranges is not None]
+    def kernel_layers(self) -> list[SearchableKernel]:
+        """In the plan's order."""
+        return self._kernel_layers
+
+    @property
+    def ranges(self) -> list[keras.Variable]:
+        """Of the quantizers of all layers, one vector per layer."""
+        return [layer.log_ranges for layer in self.kernel_layers if layer.log_ranges is not None]
 
     def fit(
         self,
@@ -216,9 +215,21 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
         y=None,
         batch_size=None,
         epochs=1,
+        verbose="auto",
+        callbacks=None,
+        validation_split=0.0,
+        validation_data=None,
+        shuffle=True,
+        class_weight=None,
+        sample_weight=None,
+        initial_epoch=0,
+        steps_per_epoch=None,
+        validation_steps=None,
+        validation_batch_size=None,
+        validation_freq=1,
+        *,
         planned_epochs=None,
         workdir=None,
-        **kwargs,
     ):
         """As `keras.Model.fit`. Schedules follow from `epochs` and the length of an epoch.
 
@@ -234,51 +245,51 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
         """
         if not self.compiled:
             raise ValueError("Call `compile` before `fit`, at least with a loss.")
-        for labels in (y, *_second(kwargs.get("validation_data"))):
+        for labels in (y, training_data.labels_of(validation_data)):
             training_data.check_class_numbers(labels, self.loss, self.network)
+        validation_batch_size = validation_batch_size or batch_size
         if training_data.is_arrays(x):
-            x, kwargs = training_data.as_dataset(
-                x, y, batch_size or 32, self.settings.seed, self.state.steps_done, kwargs
+            arrays = training_data.checked_arrays(x, y, sample_weight)
+            if validation_split and validation_data is None:
+                arrays, validation_data = training_data.split_off(arrays, validation_split)
+            x = training_data.as_dataset(
+                arrays, batch_size or 32, self.settings.seed, self.state.steps_done, shuffle
             )
-            y = batch_size = None
-        steps = training_data.steps_per_epoch(x, batch_size, kwargs.get("steps_per_epoch"))
-        self._calibration = training_data.first_batches(x, batch_size, _CALIBRATION_BATCHES)
-        state = None
-        if workdir is not None:
-            state = self._training_state(workdir, steps, planned_epochs or epochs)
-            if state.restore():
-                self._calibrated_at = -1
-                done = state.progress
-                kwargs["initial_epoch"] = epochs if done.stopped else done.epochs
-        self._plan_run(steps * ((planned_epochs or epochs) - kwargs.get("initial_epoch", 0)))
-        replicas = self.distribute_strategy.num_replicas_in_sync
-        if isinstance(x, tf.data.Dataset):
-            x = training_data.for_replicas(x, replicas)
-        # Last of all, behind whatever restores a state; the state is kept with all logs.
-        last = [_SetOut(), *([] if state is None else [KeepState(state)])]
-        callbacks = kwargs.get("callbacks") or []
-        if isinstance(callbacks, keras.callbacks.CallbackList):
-            for callback in last:
-                callbacks.append(callback)
+            y = sample_weight = batch_size = None
+            validation_split, shuffle = 0.0, False  # the dataset made here brings its own order
+        steps = training_data.steps_per_epoch(x, batch_size, steps_per_epoch)
+        if isinstance(x, types.GeneratorType):
+            x, self._calibration = training_data.remembering(x, _CALIBRATION_BATCHES)
         else:
-            kwargs["callbacks"] = [*tree.flatten(callbacks), *last]
+            self._calibration = training_data.first_batches(x, batch_size, _CALIBRATION_BATCHES)
+        state = training_state(self, workdir, steps, planned_epochs or epochs)
+        if state.restore():
+            done = state.progress
+            initial_epoch = epochs if done.stopped else done.epochs
+        plan_run(self, steps * ((planned_epochs or epochs) - initial_epoch))
+        if isinstance(x, tf.data.Dataset):
+            replicas = self.distribute_strategy.num_replicas_in_sync
+            x = training_data.for_replicas(x, replicas)
         with divergence.told_briefly():
-            history = super().fit(x, y, batch_size=batch_size, epochs=epochs, **kwargs)
-        return history if state is None else history_of(self, state.progress.logs)
-
-    def _training_state(self, workdir, steps: int, epochs: int) -> TrainingState:
-        if not self.built:
-            raise ValueError("The model must be built, so that its state can be restored.")
-        workers.barrier(self.distribute_strategy)  # the chief has written what is read here
-        optimizers = ("optimizer", "decision_optimizer", "range_optimizer")
-        variables = {name: getattr(self, name).variables for name in optimizers}
-        plan = {
-            "settings": dataclasses.asdict(self.settings),
-            "targets": [t.to_dict() for t in self.targets],
-            "steps_per_epoch": steps,
-            "epochs": epochs,
-        }
-        return TrainingState(workdir, "search", {"network": state_of(self), **variables}, plan)
+            history = super().fit(
+                x,
+                y,
+                batch_size,
+                epochs,
+                verbose,
+                with_last(callbacks, SetOut(), KeepState(state)),
+                validation_split,
+                validation_data,
+                shuffle,
+                class_weight,
+                sample_weight,
+                initial_epoch,
+                steps_per_epoch,
+                validation_steps,
+                validation_batch_size,
+                validation_freq,
+            )
+        return history if workdir is None else history_of(self, state.progress.logs)
 
     def set_out(self, certainty: float | None = None) -> None:
         """Sets the decisions to the first guess for the weights as they are.
@@ -288,133 +299,62 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
         certainty = self.settings.certainty if certainty is None else certainty
         if not certainty:
             return
-        priced = zip(self.problem.plan.layers, self._kernel_layers, strict=True)
+        priced = zip(self.problem.plan.layers, self.kernel_layers, strict=True)
         thetas = {p.name: layer.theta for p, layer in priced}
         harms = start.harms_of(self.problem.plan, thetas, self.state.options)
         valid = self.state.valid.numpy()
         self.state.start_at(start.first_guess(harms, valid, self.cost_ratios, certainty))
 
-    def _plan_run(self, steps: int) -> None:
-        total = self.state.steps_done() + steps
-        self.state.planned.assign(total)
-        rate = schedules.CosineOverRun.unfinished(self.optimizer)
-        if rate is not None:
-            self.optimizer.learning_rate = schedules.CosineOverRun(**{**rate, "steps": total})
-        if self._derive_decision_rate:
-            deciding = max(1.0, (1 - self.settings.warmup) * total)
-            guessed = bool(self.settings.certainty)
-            fastest = _FASTEST_FROM_A_GUESS if guessed else _FASTEST_DECISION_RATE
-            rate = min(self.settings.decision_travel / deciding, fastest)
-            self.decision_optimizer.learning_rate = rate
+    def evaluate(
+        self,
+        x=None,
+        y=None,
+        batch_size=None,
+        verbose="auto",
+        sample_weight=None,
+        steps=None,
+        callbacks=None,
+        return_dict=False,
+        **kwargs,
+    ):
+        """As `keras.Model.evaluate`, for the most likely configuration with its own statistics.
 
-    def evaluate(self, *args, **kwargs):
-        """As `keras.Model.evaluate`, for the most likely configuration with its own statistics."""
-        self.recalibrate()
-        return super().evaluate(*args, **kwargs)
+        Those of batch norm are measured for it on a few batches of what `fit` was given, for
+        `evaluate` and `predict` alike, and put back at the end: the model stays as it was.
+        """
+        with self._own_statistics():
+            return super().evaluate(
+                x, y, batch_size, verbose, sample_weight, steps, callbacks, return_dict, **kwargs
+            )
 
-    def recalibrate(self, calibration: Any = None) -> None:
-        """Measures the batch-norm statistics of the most likely configuration."""
-        batches = calibration if calibration is not None else self._calibration
-        now = self.state.steps_done()
-        if batches is None or (calibration is None and self._calibrated_at == now):
-            return
-        batch_norm.recalibrate(
-            batch_norm.batch_norm_layers(self.network), lambda x: self(x, training=True), batches
-        )
-        self._calibrated_at = now
+    def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
+        """As `keras.Model.predict`, with the statistics of `evaluate`, so that both agree."""
+        with self._own_statistics():
+            return super().predict(x, batch_size, verbose, steps, callbacks)
+
+    @contextlib.contextmanager
+    def _own_statistics(self):
+        layers = batch_norm.batch_norm_layers(self.network)
+        with batch_norm.unchanged(self.network):
+            batch_norm.recalibrate(
+                layers, lambda x: self(x, training=True), self._calibration or ()
+            )
+            yield
 
     def train_step(self, data):
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        now = self.state.schedule()
-        self._refresh_if_due()
-        weights, ranges = self.trainable_variables, self._ranges
-        with tf.GradientTape() as tape:
-            for variable in (self.state.logits, *ranges):
-                tape.watch(variable.value)
-            z = self.state.draw(now)
-            y_pred = self._predict_by_samples(x, z)
-            task_loss = self.compute_loss(
-                x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True
-            )
-            size_loss = tf.reduce_mean(tf.abs(self.cost_ratios(z) - 1.0))
-            # Every replica adds its gradient; together they are to count once, as the task does.
-            replicas = tf.distribute.get_strategy().num_replicas_in_sync
-            loss = task_loss + self.settings.strength * size_loss / replicas
-            loss = divergence.checked_finite(loss, x)
-        sources = [v.value for v in (self.state.logits, *ranges, *weights)]
-        gradients = tape.gradient(loss, sources, unconnected_gradients="zero")
-        self._apply(gradients, ranges, weights, now)
-        for metric in self.metrics:
-            if metric.name == "loss":
-                metric.update_state(task_loss * replicas)
-        logs = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
-        return {**logs, "size_loss": size_loss, **self._decision_logs(now)}
+        return search_step(self, data)
 
-    def _apply(self, gradients, ranges, weights, now):
-        of_logits, of_ranges = gradients[0], gradients[1 : 1 + len(ranges)]
-        self.optimizer.apply(gradients[1 + len(ranges) :], weights)
-        if ranges:
-            self.range_optimizer.apply(of_ranges, ranges)
-        # Frozen during the warm-up: without gradient, and with the optimizer's clock held at zero,
-        # so that it starts afresh afterwards. (No tf.cond: replicas cannot synchronise in one.)
-        clock = self.decision_optimizer.iterations
-        clock.assign(tf.where(now.warming_up, tf.zeros_like(clock), clock.value))
-        of_logits = tf.where(now.warming_up, tf.zeros_like(of_logits), of_logits)
-        self.decision_optimizer.apply([of_logits], [self.state.logits])
-        self.state.finish_step(now)
-
-    def _refresh_if_due(self):
-        """Every few steps, masks and ranges follow the weights."""
-        due = tf.equal(self.state.step % self.settings.mask_refresh, 0)
-        followers, fresh = self._followers(self.settings.range_follow)
-        if not followers:
-            return
-        now = [tf.convert_to_tensor(v) for v in followers]
-        # Assigned outside of the tf.cond: replicas cannot synchronise in one.
-        for variable, value in zip(followers, tf.cond(due, fresh, lambda: now), strict=True):
-            variable.assign(value)
-
-    def _followers(self, range_follow: float):
-        def probabilities():
-            return tf.exp(self.state.log_probabilities())
-
-        return followers_of(self._kernel_layers, probabilities, range_follow)
+    def predict_by_samples(self, x, z: tf.Tensor):
+        """Outputs for samples z, [samples, decisions, options], each on its part of the batch."""
+        return predict_by_samples(self.network, x, Samples(z, self._rows))
 
     def refresh_masks(self) -> None:
         """Ranks all weights anew under the present probabilities."""
-        followers, fresh = self._followers(range_follow=0.0)
+        followers, fresh = followers_of(
+            self.kernel_layers, lambda: tf.exp(self.state.log_probabilities()), range_follow=0.0
+        )
         for variable, value in zip(followers, fresh() if followers else [], strict=True):
             variable.assign(value)
-
-    def _predict_by_samples(self, x, z):
-        """Each sample on its own slice of the batch; a batch smaller than that is gone round."""
-        samples = _Samples(z, self._rows)
-        count = z.shape[0]
-        if count == 1:
-            with following(samples.view(0)):
-                return self.network(x, training=True)
-        size = tf.shape(tree.flatten(x)[0])[0]
-        filled = tf.maximum(size, count)
-        outputs = []
-        for s in range(count):
-            rows = tf.range(filled * s // count, filled * (s + 1) // count) % size
-            part = tree.map_structure(lambda t, rows=rows: tf.gather(t, rows), x)
-            with following(samples.view(s)):
-                outputs.append(self.network(part, training=True))
-        return tree.map_structure(lambda *parts: tf.concat(parts, axis=0)[:size], *outputs)
-
-    def _decision_logs(self, now):
-        log_pi = self.state.log_probabilities()
-        both = tf.stack([decisions.most_likely(log_pi), tf.exp(log_pi)])
-        argmax_ratio, expected_ratio = tf.unstack(self.cost_ratios(both))
-        return {
-            "argmax_ratio": argmax_ratio,
-            "expected_ratio": expected_ratio,
-            "entropy": decisions.entropy(log_pi, self.state.valid),
-            "tau": now.tau,
-            "xi": now.xi,
-            "vartheta": now.vartheta,
-        }
 
     # Saving.
     def get_config(self):
@@ -425,7 +365,7 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
         return {
             "model": copy.deepcopy(self.problem.source),
             "space": self.problem.space.to_dict(),
-            "targets": [_loadable(t) for t in self.problem.targets],
+            "targets": [loadable(t) for t in self.problem.targets],
             "settings": dataclasses.asdict(self.settings),
         }
 
@@ -446,32 +386,11 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
             return config
         for name in ("decision_optimizer", "range_optimizer"):
             config[name] = keras.saving.serialize_keras_object(getattr(self, name))
-        config["derive_decision_rate"] = self._derive_decision_rate
+        config["derive_decision_rate"] = self.derives_decision_rate
         return config
 
     def compile_from_config(self, config):
         config = {k: keras.saving.deserialize_keras_object(v) for k, v in config.items()}
         derive = config.pop("derive_decision_rate")
         self.compile(**config)
-        self._derive_decision_rate = derive
-
-
-def _second(data: Any) -> tuple:
-    """The labels of a tuple of inputs and labels."""
-    return data[1:2] if isinstance(data, tuple) else ()
-
-
-def _loadable(target: Target) -> dict[str, Any]:
-    """A target as it is saved; one that would not load again is refused now, not then."""
-    values = target.to_dict()
-    target_from_dict(values)
-    return values
-
-
-class _SetOut(keras.callbacks.Callback):
-    """Makes the first guess when the warm-up has shaped the weights."""
-
-    def on_train_batch_begin(self, batch, logs=None):
-        state = self.model.state
-        if state.steps_done() == state.warmup_steps():
-            self.model.set_out()
+        self.derives_decision_rate = derive

@@ -4,7 +4,8 @@ The samples of a search leave a mixture of statistics behind; before a single co
 judged they are measured again.
 """
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 
 import keras
 import tensorflow as tf
@@ -45,3 +46,23 @@ def recalibrate(
         for layer, value in zip(layers, momenta, strict=True):
             layer.momentum = value
     return count
+
+
+@contextlib.contextmanager
+def unchanged(model: keras.Model) -> Iterator[None]:
+    """Puts back, at the end, all that calls in training mode change: statistics and random states.
+
+    Replicas of a distributed model have values of their own, and get them back.
+    """
+    variables = model.non_trainable_variables
+    strategy = model.distribute_strategy
+
+    def put_back(values):
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+
+    kept = strategy.run(lambda: [tf.identity(v.value) for v in variables])
+    try:
+        yield
+    finally:
+        strategy.run(put_back, args=(kept,))

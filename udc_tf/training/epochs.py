@@ -1,18 +1,26 @@
 """Training data whose order depends on nothing but the epoch, so that a run can resume."""
 
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+
 import keras
 import numpy as np
 import tensorflow as tf
+
+from udc_tf.training import training_data
+from udc_tf.training.training_data import is_arrays
 
 
 class EpochData:
     """Batches of a data set, pass by pass.
 
     Args:
-        data: a batched `tf.data.Dataset` of `(x, y)` or `(x, y, sample_weight)`, of which one pass
-            is an epoch; or a tuple of arrays, which are shuffled anew in every epoch.
+        data: a tuple `(x, y)` or `(x, y, sample_weight)` of arrays or structures of arrays, which
+            are shuffled anew in every epoch; or batches of such tuples: a `tf.data.Dataset`, of
+            which one pass is an epoch, a `keras.utils.PyDataset`, or a generator.
         batch_size: for arrays.
         seed: for arrays.
+        steps: batches of an epoch, for a generator.
 
     Example:
 
@@ -23,35 +31,49 @@ class EpochData:
     3
     """
 
-    def __init__(self, data, batch_size: int = 128, seed: int = 0):
+    def __init__(self, data, batch_size: int = 128, seed: int = 0, steps: int | None = None):
         # Read when a pass begins; a pass that nobody takes a batch from has not begun.
         self._pass = tf.Variable(0, dtype=tf.int64, trainable=False, name="data_pass")
-        self._is_dataset = isinstance(data, tf.data.Dataset)
-        if self._is_dataset:
-            self._given = data
+        self._given = data
+        self._passed = 0
+        if isinstance(data, tf.data.Dataset):
             # A concatenation makes its second part's iterator at the first batch, so that iterators
             # which Keras makes and never uses do not advance the seeds of a shuffled data set.
             self.dataset = data.take(0).concatenate(data)
-            self.steps = int(data.cardinality())
-            if self.steps == tf.data.INFINITE_CARDINALITY:
-                raise ValueError(
-                    "The training data never ends: an epoch must be one pass of it. Use "
-                    f"`.take(steps)`, or leave out `.repeat()`. Received: {data}"
-                )
-        elif isinstance(data, (tuple, list)) and len(data) in (2, 3):
-            arrays = tuple(np.asarray(a) for a in data)
+            self.steps = self._steps_of_dataset(data)
+        elif isinstance(data, keras.utils.PyDataset):
+            self.steps = training_data.steps_per_epoch(data, None, steps)
+            self.dataset = _from_batches(
+                lambda: (data[i] for i in range(self.steps)), data[0], self.steps
+            )
+        elif isinstance(data, Iterator):
+            self.steps = training_data.steps_per_epoch(data, None, steps)
+            first = next(data)
+            batches = itertools.chain([first], data)
+            self.dataset = _from_batches(
+                lambda: itertools.islice(batches, self.steps), first, self.steps
+            )
+        elif isinstance(data, (tuple, list)) and len(data) in (2, 3) and is_arrays(tuple(data)):
+            arrays = training_data.checked_arrays(*data)
             self.dataset = self._shuffled(arrays, batch_size, seed)
-            self.steps = -(-len(arrays[0]) // batch_size)
+            self.steps = int(self.dataset.cardinality())
         else:
             raise ValueError(
-                "The training data must be a batched tf.data.Dataset or a tuple of arrays. "
-                f"Received: {type(data)}"
+                "The training data must be a tuple of arrays, a batched tf.data.Dataset, a "
+                f"keras.utils.PyDataset or a generator. Received: {type(data)}"
             )
-        if self.steps < 0:
-            self.steps = sum(1 for _ in data)
+
+    def _steps_of_dataset(self, data: tf.data.Dataset) -> int:
+        steps = int(data.cardinality())
+        if steps == tf.data.INFINITE_CARDINALITY:
+            raise ValueError(
+                "The training data never ends: an epoch must be one pass of it. Use "
+                f"`.take(steps)`, or leave out `.repeat()`. Received: {data}"
+            )
+        if steps < 0:
+            steps = sum(1 for _ in data)
             self._passed = 1
-        else:
-            self._passed = 0
+        return steps
 
     @property
     def passed(self) -> int:
@@ -60,14 +82,18 @@ class EpochData:
 
     def begin_pass(self) -> None:
         """To be called before each pass."""
+        if self._passed and isinstance(self._given, keras.utils.PyDataset):
+            self._given.on_epoch_end()
         self._pass.assign(self._passed)
         self._passed += 1
 
     def skip_to(self, passed: int) -> None:
-        """Brings the order to where it was after `passed` passes."""
-        if self._is_dataset:
-            for _ in range(self._passed, passed):
+        """Brings the order to where it was after `passed` passes; a generator stays where it is."""
+        for skipped in range(self._passed, passed):
+            if isinstance(self._given, tf.data.Dataset):
                 next(iter(self._given), None)
+            elif isinstance(self._given, keras.utils.PyDataset) and skipped:
+                self._given.on_epoch_end()
         self._passed = passed
 
     def inputs(self, batches: int) -> list:
@@ -84,8 +110,8 @@ class EpochData:
         return keras.tree.map_structure(zeros, self.dataset.element_spec)
 
     def _shuffled(self, arrays, batch_size, seed):
-        tensors = tuple(tf.constant(a) for a in arrays)
-        count = len(arrays[0])
+        tensors = keras.tree.map_structure(tf.constant, arrays)
+        count = len(keras.tree.flatten(arrays)[0])
 
         def one_pass(_):
             seeds = tf.stack([tf.constant(seed, tf.int64), self._pass])
@@ -93,6 +119,15 @@ class EpochData:
             return tf.data.Dataset.from_tensor_slices(order).batch(batch_size)
 
         indices = tf.data.Dataset.from_tensors(0).flat_map(one_pass)
-        return indices.map(lambda i: tuple(tf.gather(t, i) for t in tensors)).apply(
-            tf.data.experimental.assert_cardinality(-(-count // batch_size))
-        )
+        return indices.map(
+            lambda i: keras.tree.map_structure(lambda t: tf.gather(t, i), tensors)
+        ).apply(tf.data.experimental.assert_cardinality(-(-count // batch_size)))
+
+
+def _from_batches(batches: Callable[[], Iterable], first: tuple, count: int) -> tf.data.Dataset:
+    """`count` batches like the first, asked for when a pass needs them."""
+    dataset = tf.data.Dataset.from_generator(
+        lambda: map(keras.tree.lists_to_tuples, batches()),
+        output_signature=training_data.batch_signature(keras.tree.lists_to_tuples(first)),
+    )
+    return dataset.apply(tf.data.experimental.assert_cardinality(count))

@@ -1,7 +1,8 @@
 """What a search needs to know of its training data: its length, its order, a few batches of it."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -11,11 +12,13 @@ from keras import tree
 
 
 def is_arrays(x: Any) -> bool:
-    """Whether x is one or several arrays (rather than a dataset, PyDataset or generator)."""
+    """Whether x is an array or a structure of arrays (not a dataset, PyDataset or generator).
+
+    >>> is_arrays({"left": np.zeros(3), "right": [np.zeros(3)]}), is_arrays(iter([np.zeros(3)]))
+    (True, False)
+    """
     leaves = tree.flatten(x)
-    return bool(leaves) and all(
-        isinstance(leaf, np.ndarray) or tf.is_tensor(leaf) for leaf in leaves
-    )
+    return bool(leaves) and all(hasattr(leaf, "__array__") for leaf in leaves)
 
 
 def fits_shape(declared: Sequence[int | None], shape: Sequence[int | None]) -> bool:
@@ -55,7 +58,7 @@ def shuffled_dataset(arrays: tuple, batch_size: int, seed: int, epoch) -> tf.dat
     A run that is interrupted and resumed so sees the same batches as one that was not; Keras'
     own shuffling starts anew with the process.
     """
-    arrays = tree.map_structure(tf.convert_to_tensor, arrays)
+    arrays = _each(tf.convert_to_tensor, arrays)
     size = len(tree.flatten(arrays)[0])
 
     def batches() -> Iterator[np.ndarray]:
@@ -66,42 +69,59 @@ def shuffled_dataset(arrays: tuple, batch_size: int, seed: int, epoch) -> tf.dat
     indices = tf.data.Dataset.from_generator(
         batches, output_signature=tf.TensorSpec([None], tf.int64)
     )
-    data = indices.map(lambda i: tree.map_structure(lambda a: tf.gather(a, i), arrays))
+    data = indices.map(lambda i: _each(lambda a: tf.gather(a, i), arrays))
     data = data.apply(tf.data.experimental.assert_cardinality(math.ceil(size / batch_size)))
     return data.prefetch(2)
 
 
-def as_dataset(
-    x: Any,
-    y: Any,
-    batch_size: int,
-    seed: int,
-    steps_done: Callable[[], int],
-    fit_options: Mapping[str, Any],
-) -> tuple[tf.data.Dataset, dict[str, Any]]:
-    """Arrays as a dataset whose order survives a resume, and what is left of `fit`'s options."""
-    for leaf in tree.flatten(x):
-        if np.issubdtype(np.asarray(leaf).dtype, np.floating) and not np.isfinite(leaf).all():
-            raise ValueError("The training data contain NaN or infinite values.")
-    lengths = {len(leaf) for leaf in tree.flatten((x, y)) if leaf is not None}
+def checked_arrays(x: Any, y: Any = None, sample_weight: Any = None) -> tuple:
+    """`(x,)`, `(x, y)` or `(x, y, sample_weight)`, with tuples for lists, which tf.data has not.
+
+    Raises:
+        ValueError: they differ in length, or an input is not finite.
+    """
+    given = (x, y, sample_weight)
+    count = 3 if sample_weight is not None else 2 if y is not None else 1
+    arrays = _each(_as_array, tree.lists_to_tuples(given[:count]))
+    lengths = {len(leaf) for leaf in tree.flatten(arrays) if leaf is not None}
     if len(lengths) > 1:
         raise ValueError(
             f"Inputs and labels must have the same number of examples. Received: {sorted(lengths)}"
         )
-    options = dict(fit_options)
-    shuffle = options.pop("shuffle", True)
-    options["shuffle"] = False  # of Keras: the dataset made here brings its own
-    weight = options.pop("sample_weight", None)
-    arrays = (x, y) if weight is None else (x, y, weight)
-    split = options.pop("validation_split", 0.0)
-    if split and options.get("validation_data") is None:  # as in Keras, data that are given win
-        cut = int(lengths.pop() * (1 - split))
-        options["validation_data"] = tree.map_structure(lambda a: a[cut:], arrays)
-        arrays = tree.map_structure(lambda a: a[:cut], arrays)
+    for leaf in tree.flatten(arrays[0]):
+        if np.issubdtype(np.asarray(leaf).dtype, np.floating) and not np.isfinite(leaf).all():
+            raise ValueError("The training data contain NaN or infinite values.")
+    return arrays
+
+
+def split_off(arrays: tuple, share: float) -> tuple[tuple, tuple]:
+    """The first part for training, the last `share` of the examples for validation, as in Keras."""
+    cut = int(len(tree.flatten(arrays)[0]) * (1 - share))
+    return _each(lambda a: a[:cut], arrays), _each(lambda a: a[cut:], arrays)
+
+
+def as_dataset(
+    arrays: tuple, batch_size: int, seed: int, steps_done: Callable[[], int], shuffle: bool = True
+) -> tf.data.Dataset:
+    """Arrays as a dataset whose order survives a resume."""
     if not shuffle:
-        return tf.data.Dataset.from_tensor_slices(arrays).batch(batch_size), options
+        return tf.data.Dataset.from_tensor_slices(arrays).batch(batch_size)
     steps = steps_per_epoch(arrays[0], batch_size, None)
-    return shuffled_dataset(arrays, batch_size, seed, lambda: steps_done() // steps), options
+    return shuffled_dataset(arrays, batch_size, seed, lambda: steps_done() // steps)
+
+
+def _as_array(value: Any) -> Any:
+    return value if tf.is_tensor(value) else np.asarray(value)
+
+
+def _each(function: Callable[[Any], Any], arrays: Any) -> Any:
+    """The function on every array of the structure; None, as for missing labels, stays None."""
+    return tree.map_structure(lambda a: None if a is None else function(a), arrays)
+
+
+def labels_of(data: Any) -> Any:
+    """The labels of a tuple of inputs and labels; None where data are anything else."""
+    return data[1] if isinstance(data, tuple) and len(data) > 1 else None
 
 
 _TAKE_CLASS_NUMBERS = ("sparse_categorical_crossentropy", "crossentropy")
@@ -177,6 +197,26 @@ def first_batches(x: Any, batch_size: int | None, batches: int) -> Iterable[Any]
         count = min(batches, x.num_batches or batches)
         return [_inputs_only(*_as_tuple(x[i])) for i in range(count)]
     return None
+
+
+def remembering(generator: Iterable[Any], batches: int) -> tuple[Iterator[Any], deque[Any]]:
+    """The generator, and a row that fills with the inputs of its first batches as they pass."""
+    seen: deque[Any] = deque()  # a list would be copied when it becomes an attribute of a model
+
+    def passing() -> Iterator[Any]:
+        for item in generator:
+            if len(seen) < batches:
+                seen.append(_inputs_only(*_as_tuple(item)))
+            yield tree.lists_to_tuples(item)  # as Keras does for arrays; tf.data has no lists
+
+    return passing(), seen
+
+
+def batch_signature(batch: Any) -> Any:
+    """The specification of batches like this one, of any length."""
+    return _each(
+        lambda a: tf.TensorSpec([None, *np.shape(a)[1:]], tf.as_dtype(_as_array(a).dtype)), batch
+    )
 
 
 def _as_tuple(item: Any) -> tuple:

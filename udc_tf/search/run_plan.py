@@ -1,0 +1,74 @@
+"""What the length of a run settles: its schedules, the decisions' rate, when the guess is made."""
+
+import dataclasses
+from typing import Any
+
+import keras
+
+from udc_tf.training import schedules, workers
+from udc_tf.training.training_state import TrainingState, state_of
+
+_FASTEST_DECISION_RATE = 0.5  # runs of a few steps would else decide in one
+# Adam steps by its rate however noisy the gradient is. From a first guess that must stay small, or
+# a short search only unlearns what it began with: at 0.03, layers next to nothing in size lost a
+# third of their weights, and the network 0.8 points (CIFAR-10 at 16x16, 26,000 bytes, one seed).
+_FASTEST_FROM_A_GUESS = 0.01
+
+
+def plan_run(search, steps: int) -> None:
+    """Lays the schedules of a `SearchModel` over what it has done and `steps` more."""
+    total = search.state.steps_done() + steps
+    search.state.planned.assign(total)
+    rate = schedules.CosineOverRun.unfinished(search.optimizer)
+    if rate is not None:
+        search.optimizer.learning_rate = schedules.CosineOverRun(**{**rate, "steps": total})
+    if search.derives_decision_rate:
+        settings = search.settings
+        deciding = max(1.0, (1 - settings.warmup) * total)
+        fastest = _FASTEST_FROM_A_GUESS if settings.certainty else _FASTEST_DECISION_RATE
+        rate = min(settings.decision_travel / deciding, fastest)
+        search.decision_optimizer.learning_rate = rate
+
+
+class SetOut(keras.callbacks.Callback):
+    """Makes the first guess when the warm-up has shaped the weights."""
+
+    def on_train_begin(self, logs=None):
+        self._before = None
+
+    def on_train_batch_begin(self, batch, logs=None):
+        # With `steps_per_execution` several steps pass between two calls.
+        state, before = self.model.state, self._before
+        done = state.steps_done()
+        if before is None:
+            before = done - self.model.steps_per_execution
+        if before < state.warmup_steps() <= done:
+            self.model.set_out()
+        self._before = done
+
+
+def with_last(
+    callbacks: Any, *last: keras.callbacks.Callback
+) -> list[keras.callbacks.Callback] | keras.callbacks.CallbackList:
+    """`fit`'s callbacks and, behind all of them, those that must see what the others did."""
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        for callback in last:
+            callbacks.append(callback)
+        return callbacks
+    return [*keras.tree.flatten(callbacks or []), *last]
+
+
+def training_state(search, workdir: Any, steps: int, epochs: int) -> TrainingState:
+    """All that a run of a `SearchModel` needs to go on; without a `workdir` it keeps nothing."""
+    if workdir is not None and not search.built:
+        raise ValueError("The model must be built, so that its state can be restored.")
+    workers.barrier(search.distribute_strategy)  # the chief has written what is read here
+    optimizers = ("optimizer", "decision_optimizer", "range_optimizer")
+    variables = {name: getattr(search, name).variables for name in optimizers}
+    plan = {
+        "settings": dataclasses.asdict(search.settings),
+        "targets": [t.to_dict() for t in search.targets],
+        "steps_per_epoch": steps,
+        "epochs": epochs,
+    }
+    return TrainingState(workdir, "search", {"network": state_of(search), **variables}, plan)

@@ -1,0 +1,81 @@
+"""One training step of a search: weights, ranges and decisions together."""
+
+import keras
+import tensorflow as tf
+
+from udc_tf.search import decisions
+from udc_tf.search.followers import followers_of
+from udc_tf.training import divergence
+
+
+def search_step(search, data) -> dict[str, tf.Tensor]:
+    """Trains a `SearchModel` on one batch and returns the logs."""
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    now = search.state.schedule()
+    _refresh_if_due(search)
+    weights, ranges = search.trainable_variables, search.ranges
+    with tf.GradientTape() as tape:
+        for variable in (search.state.logits, *ranges):
+            tape.watch(variable.value)
+        z = search.state.draw(now)
+        y_pred = search.predict_by_samples(x, z)
+        task_loss = search.compute_loss(
+            x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True
+        )
+        size_loss = tf.reduce_mean(tf.abs(search.cost_ratios(z) - 1.0))
+        # Every replica adds its gradient; together they are to count once, as the task does.
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        loss = task_loss + search.settings.strength * size_loss / replicas
+        loss = divergence.checked_finite(loss, x)
+    sources = [v.value for v in (search.state.logits, *ranges, *weights)]
+    gradients = tape.gradient(loss, sources, unconnected_gradients="zero")
+    _apply(search, gradients, ranges, weights, now)
+    for metric in search.metrics:
+        if metric.name == "loss":
+            metric.update_state(task_loss * replicas)
+    logs = search.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+    return {**logs, "size_loss": size_loss, **_decision_logs(search, now)}
+
+
+def _apply(search, gradients, ranges, weights, now):
+    of_logits, of_ranges = gradients[0], gradients[1 : 1 + len(ranges)]
+    search.optimizer.apply(gradients[1 + len(ranges) :], weights)
+    if ranges:
+        search.range_optimizer.apply(of_ranges, ranges)
+    # Frozen during the warm-up: without gradient, and with the optimizer's clock held at zero,
+    # so that it starts afresh afterwards. (No tf.cond: replicas cannot synchronise in one.)
+    clock = search.decision_optimizer.iterations
+    clock.assign(tf.where(now.warming_up, tf.zeros_like(clock), clock.value))
+    of_logits = tf.where(now.warming_up, tf.zeros_like(of_logits), of_logits)
+    search.decision_optimizer.apply([of_logits], [search.state.logits])
+    search.state.finish_step(now)
+
+
+def _refresh_if_due(search):
+    """Every few steps, masks and ranges follow the weights."""
+    due = tf.equal(search.state.step % search.settings.mask_refresh, 0)
+    followers, fresh = followers_of(
+        search.kernel_layers,
+        lambda: tf.exp(search.state.log_probabilities()),
+        search.settings.range_follow,
+    )
+    if not followers:
+        return
+    now = [tf.convert_to_tensor(v) for v in followers]
+    # Assigned outside of the tf.cond: replicas cannot synchronise in one.
+    for variable, value in zip(followers, tf.cond(due, fresh, lambda: now), strict=True):
+        variable.assign(value)
+
+
+def _decision_logs(search, now):
+    log_pi = search.state.log_probabilities()
+    both = tf.stack([decisions.most_likely(log_pi), tf.exp(log_pi)])
+    argmax_ratio, expected_ratio = tf.unstack(search.cost_ratios(both))
+    return {
+        "argmax_ratio": argmax_ratio,
+        "expected_ratio": expected_ratio,
+        "entropy": decisions.entropy(log_pi, search.state.valid),
+        "tau": now.tau,
+        "xi": now.xi,
+        "vartheta": now.vartheta,
+    }
