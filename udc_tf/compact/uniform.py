@@ -8,9 +8,9 @@ from typing import Any
 import keras
 
 from udc_tf.compact.build import Compactor, Configuration, LayerChoice, carry_weights
-from udc_tf.graph.channel_groups import FIXED, OPENING, ChannelGroups
+from udc_tf.graph.channel_groups import FIXED, ChannelGroups
 from udc_tf.graph.conversion import keep_output_names, layer_weights
-from udc_tf.graph.layer_rules import kernel_kind
+from udc_tf.graph.layer_rules import Channels, kernel_kind, rule_of_node
 from udc_tf.graph.trace import Graph, Node, trace
 from udc_tf.quantize.quantizers import FLOAT_BITS
 
@@ -117,7 +117,7 @@ def _replaced(setting: _Setting, pattern: str, values: Mapping[str, Any]) -> _Se
 
 
 def _groups_opened_by(node: Node, groups: ChannelGroups) -> set[int]:
-    if kernel_kind(node.layer) not in OPENING:
+    if rule_of_node(node).channels is not Channels.OPENS:
         return set()
     return set(groups.map_of(node.output).group.tolist()) - {FIXED}
 
