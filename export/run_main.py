@@ -9,13 +9,16 @@ from __future__ import annotations
 import pathlib
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from absl import app, flags
 
-from udc_tf.export.npu import NpuError, NpuNetwork
+from udc_tf.export.npu import NpuError, NpuNetwork, container
+from udc_tf.export.npu.container import Container, TensorInfo
 from udc_tf.export.npu.tensor_trace import trace
 from udc_tf.export.runners import RUNNERS, make_runner
+from udc_tf.export.runners.base import item_shape
 from udc_tf.export.runners.comparison import compare, table
 from udc_tf.export.runners.tflm import TflmRunner
 from udc_tf.files import DamagedFileError, first_line, read_arrays
@@ -39,7 +42,13 @@ _TRACE = flags.DEFINE_bool(
     "Print what each NPU operation reads and writes, and with --reference the first that diverges.",
 )
 _FVP = flags.DEFINE_string("fvp", None, "Path of Arm's Corstone-300 model.")
-_KEEP = flags.DEFINE_string("keep", None, "Folder to keep firmware and UART log in.")
+_ACCELERATOR = flags.DEFINE_string(
+    "accelerator",
+    None,
+    "NPU that `arm` shows, ethos-u55-32 to ethos-u55-256; by default the one of the model.",
+)
+_TIMEOUT = flags.DEFINE_float("timeout", None, "Seconds after which a simulator is ended.")
+_KEEP = flags.DEFINE_string("keep", None, "Folder to keep firmware and UART logs in.")
 
 _OK, _DIFFERENT, _NOTHING_RAN = 0, 1, 2
 
@@ -62,28 +71,39 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(paths: Sequence[str]) -> int:
     model, reference, golden_path = _files(paths)
-    try:
-        network = NpuNetwork.load(model)
-    except (NpuError, OSError) as error:
-        raise DamagedFileError(model, error, "export the network anew") from error
-    inputs, golden = _cases(network, golden_path)
-    if golden is None and (tflm := _tflm(reference)) is not None:
-        golden = tflm.run(inputs).outputs
-    if _TRACE.value:
-        print("\n".join(_trace_lines(network, reference, inputs, golden)))
     names = list(RUNNERS) if _ON.value == ["all"] else _ON.value
     for name in names:
         make_runner(name)  # an unknown name is an error before anything has run
-    kept = {"folder": _KEEP.value} if _KEEP.value else {}
-    options = {"qemu": kept, "fvp": {"fvp": _FVP.value, **kept}}
-    rows = compare(model, reference, inputs, golden, names, options)
+    try:
+        graph = container.parse(model.read_bytes())
+    except (NpuError, OSError) as error:
+        # Each runner has its own words for a file that cannot be read.
+        print(table(compare(model, None, [], None, names, _options())))
+        raise DamagedFileError(model, error, "export the network anew") from error
+    inputs, golden = _cases(graph, golden_path)
+    if golden is None and (tflm := _tflm(reference)) is not None:
+        golden = tflm.run(inputs).outputs
+    if _TRACE.value:
+        print("\n".join(_trace_lines(NpuNetwork.load(model), reference, inputs, golden)))
+    rows = compare(model, reference, inputs, golden, names, _options())
     print(table(rows))
-    if not any(row.state == "ran" for row in rows):
-        return _NOTHING_RAN
     failed = any(row.state.startswith("failed") for row in rows)
+    if not failed and not any(row.state == "ran" for row in rows):
+        return _NOTHING_RAN
     # The desktop's kernels round differently by design: their difference is shown, not judged.
     wrong = any(row.equal is False for row in rows if row.runner != "tflite")
     return _DIFFERENT if wrong or failed else _OK
+
+
+def _options() -> dict[str, dict[str, Any]]:
+    """What the flags say to single runners."""
+    common = {"folder": _KEEP.value, "timeout": _TIMEOUT.value}
+    common = {name: value for name, value in common.items() if value is not None}
+    return {
+        "qemu": common,
+        "arm": {"accelerator": _ACCELERATOR.value, **common},
+        "fvp": {"fvp": _FVP.value, **common},
+    }
 
 
 def _files(
@@ -124,25 +144,27 @@ def _compiled_files(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _cases(
-    network: NpuNetwork, golden_path: pathlib.Path | None
+    graph: Container, golden_path: pathlib.Path | None
 ) -> tuple[list[np.ndarray], list[np.ndarray] | None]:
     if golden_path is None:
         rng = np.random.default_rng(_SEED.value)
-        inputs = []
-        for info in network.inputs:
-            item = info.shape[1:] if info.shape[:1] == (1,) else info.shape
-            limits = np.iinfo(info.dtype)
-            size = (_COUNT.value, *item)
-            inputs.append(rng.integers(limits.min, limits.max + 1, size, dtype=info.dtype))
-        return inputs, None
-    names = [f"input_{i}" for i in range(len(network.inputs))]
-    names += [f"output_{i}" for i in range(len(network.outputs))]
+        return [_drawn(graph.tensors[i], rng) for i in graph.inputs], None
+    names = [f"input_{i}" for i in range(len(graph.inputs))]
+    names += [f"output_{i}" for i in range(len(graph.outputs))]
     found = _golden_arrays(golden_path)
     missing = [name for name in names if name not in found or not found[name].ndim]
     if missing:
         raise RunError(f"--golden lacks {missing}. Received: {sorted(found)}")
     arrays = [found[name][: _COUNT.value] for name in names]
-    return arrays[: len(network.inputs)], arrays[len(network.inputs) :]
+    return arrays[: len(graph.inputs)], arrays[len(graph.inputs) :]
+
+
+def _drawn(info: TensorInfo, rng: np.random.Generator) -> np.ndarray:
+    size = (_COUNT.value, *item_shape(info.shape))
+    if info.dtype.kind == "f":
+        return rng.uniform(-1, 1, size).astype(info.dtype)
+    limits = np.iinfo(info.dtype)
+    return rng.integers(limits.min, limits.max + 1, size, dtype=info.dtype)
 
 
 def _golden_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:

@@ -1,6 +1,7 @@
 /* Ethos-U55 driver.
  *
- * Register offsets and bits are those of the NPU's programmer's model. The order matters: reset into
+ * Register offsets and bits are those of the NPU's programmer's model, as in npu/device.py; what is
+ * refused is what Arm's own driver refuses. The order matters: reset into
  * secure and privileged state (the arena is secure memory), set queue and regions, clear and start
  * the cycle counter, run, poll, acknowledge. The data cache is off, so nothing has to be flushed.
  */
@@ -37,7 +38,18 @@
 #define CMD_CLEAR_IRQ (1u << 1)
 
 #define PRIVILEGED_SECURE 1u /* of RESET and PROT: privilege in bit 0, non-secure in bit 1 */
-#define CONFIG_MACS 0xfu     /* log2 of the MACs per cycle */
+
+/* What has to be as the network was compiled for; the rest of CONFIG may differ. */
+#define CONFIG_MACS 0xfu /* log2 of the MACs per cycle */
+#define CONFIG_STREAM_VERSION (0xfu << 4)
+#define CONFIG_CUSTOM_DMA (1u << 27) /* may be there without being asked for */
+#define CONFIG_PRODUCT (0xfu << 28)
+#define CONFIG_SAME (CONFIG_MACS | CONFIG_STREAM_VERSION | CONFIG_PRODUCT)
+
+#define ID_MAJOR(id) ((id) >> 28)
+#define ID_MINOR(id) ((id) >> 20 & 0xffu)
+
+#define ALIGNMENT 16u
 
 #define PMCR_ENABLE (1u << 0)
 #define PMCR_RESET_CYCLES (1u << 2)
@@ -52,7 +64,7 @@
 /* A network runs milliseconds. The bound only turns a hang into a message. */
 #define POLLS 2000000000u
 
-/* A stand-in for the NPU (see runners/qemu.py) puts another address here, of registers in memory. */
+/* A debugger may point this at registers in memory, and stand in for the NPU. */
 volatile uintptr_t ethosu_base = NPU_BASE;
 
 static uint32_t get(uint32_t reg)
@@ -71,23 +83,29 @@ static void set_address(uint32_t reg, const void *address)
     set(reg + 4, 0);
 }
 
-/* Where a debugger may stop to attach a stand-in, and to serve it. On hardware both do nothing. */
-__attribute__((noinline)) void ethosu_about_to_probe(void)
-{
-    __asm volatile("" : : : "memory");
-}
-
-__attribute__((noinline)) void ethosu_was_started(void)
-{
-    __asm volatile("" : : : "memory");
-}
-
 static int reset(void)
 {
     set(REG_RESET, PRIVILEGED_SECURE);
     for (uint32_t i = 0; i < POLLS && (get(REG_STATUS) & STATUS_RESETTING); i++) {
     }
     return !(get(REG_STATUS) & STATUS_RESETTING) && get(REG_PROT) == PRIVILEGED_SECURE;
+}
+
+static int suits(const struct ethosu_job *job, const struct ethosu_report *npu)
+{
+    return (npu->config & CONFIG_SAME) == (job->config & CONFIG_SAME) &&
+           !(job->config & ~npu->config & CONFIG_CUSTOM_DMA) &&
+           ID_MAJOR(npu->id) == ID_MAJOR(job->architecture) &&
+           ID_MINOR(npu->id) >= ID_MINOR(job->architecture);
+}
+
+static int aligned(const struct ethosu_job *job)
+{
+    uintptr_t all = (uintptr_t)job->commands;
+    for (uint32_t i = 0; i < ETHOSU_REGIONS; i++) {
+        all |= (uintptr_t)job->regions[i];
+    }
+    return !(all & (ALIGNMENT - 1));
 }
 
 static void configure(const struct ethosu_job *job)
@@ -109,7 +127,6 @@ static void configure(const struct ethosu_job *job)
 
 enum ethosu_result ethosu_run(const struct ethosu_job *job, struct ethosu_report *report)
 {
-    ethosu_about_to_probe();
     report->id = get(REG_ID);
     report->config = get(REG_CONFIG);
     report->status = 0;
@@ -117,15 +134,17 @@ enum ethosu_result ethosu_run(const struct ethosu_job *job, struct ethosu_report
     if (report->id == 0) {
         return ETHOSU_ABSENT;
     }
-    if (1u << (report->config & CONFIG_MACS) != job->macs_per_cycle) {
+    if (!suits(job, report)) {
         return ETHOSU_WRONG_CONFIG;
+    }
+    if (!aligned(job)) {
+        return ETHOSU_MISALIGNED;
     }
     if (!reset()) {
         return ETHOSU_NO_RESET;
     }
     configure(job);
     set(REG_CMD, CMD_RUN);
-    ethosu_was_started();
 
     uint32_t status = 0;
     for (uint32_t i = 0; i < POLLS && !(status & (STATUS_IRQ | STATUS_FAULTS)); i++) {

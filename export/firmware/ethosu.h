@@ -10,7 +10,8 @@
 enum ethosu_result {
     ETHOSU_OK = 0,
     ETHOSU_ABSENT,       /* the ID register reads zero */
-    ETHOSU_WRONG_CONFIG, /* another number of MACs than the network was compiled for */
+    ETHOSU_WRONG_CONFIG, /* another NPU than the network was compiled for */
+    ETHOSU_MISALIGNED,   /* commands or a region do not begin on 16 bytes */
     ETHOSU_NO_RESET,     /* the reset does not end, or the NPU stays non-secure */
     ETHOSU_FAULT,        /* bus error, parse error or the like: see the status */
     ETHOSU_TIMEOUT,
@@ -19,7 +20,8 @@ enum ethosu_result {
 struct ethosu_job {
     const void *commands;
     uint32_t command_bytes;
-    uint32_t macs_per_cycle;
+    uint32_t config;       /* CONFIG and ID of the NPU it was compiled for */
+    uint32_t architecture;
     const void *regions[ETHOSU_REGIONS]; /* base addresses; unused ones are null */
 };
 

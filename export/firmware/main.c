@@ -17,7 +17,14 @@ static void say_number(const char *text, int64_t value)
     uart_decimal(value);
 }
 
-static int npu_failed(enum ethosu_result result, const struct ethosu_report *report)
+static void say_hex(const char *text, uint32_t value)
+{
+    uart_text(text);
+    uart_hex(value, 8);
+}
+
+static int npu_failed(enum ethosu_result result, const struct ethosu_job *job,
+                      const struct ethosu_report *report)
 {
     switch (result) {
     case ETHOSU_OK:
@@ -27,16 +34,22 @@ static int npu_failed(enum ethosu_result result, const struct ethosu_report *rep
         return EXIT_NO_NPU;
     case ETHOSU_WRONG_CONFIG:
         say_number("WRONG NPU: the network is compiled for MACs per cycle: ",
-                   network_jobs[0].macs_per_cycle);
+                   1u << (job->config & 15));
         say_number(", this NPU has ", 1u << (report->config & 15));
+        say_hex("; configuration 0x", job->config);
+        say_hex(", here 0x", report->config);
+        say_hex("; architecture 0x", job->architecture);
+        say_hex(", here 0x", report->id);
         uart_text("\n");
         return EXIT_WRONG_NPU;
+    case ETHOSU_MISALIGNED:
+        uart_text("NPU ERROR: commands and regions have to begin on 16 bytes\n");
+        break;
     case ETHOSU_NO_RESET:
         uart_text("NPU ERROR: it does not come out of reset in secure state\n");
         break;
     case ETHOSU_FAULT:
-        uart_text("NPU ERROR: status 0x");
-        uart_hex(report->status, 8);
+        say_hex("NPU ERROR: status 0x", report->status);
         uart_text("\n");
         break;
     case ETHOSU_TIMEOUT:
@@ -84,7 +97,8 @@ static int run_case(uint32_t number)
         copy(input->place, input->golden + number * input->bytes, input->bytes);
     }
     for (uint32_t i = 0; i < network_job_count; i++) {
-        int code = npu_failed(ethosu_run(&network_jobs[i], &report), &report);
+        const struct ethosu_job *job = &network_jobs[i];
+        int code = npu_failed(ethosu_run(job, &report), job, &report);
         if (code != EXIT_PASS) {
             return code;
         }

@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from udc_tf.export.npu.device import SHRAM_KIB
 from udc_tf.export.npu.faults import ContainerError, WorkLimitError
 from udc_tf.export.npu.flatbuffer import Table
 from udc_tf.export.npu.operator_names import OPERATOR_NAMES
@@ -24,7 +25,6 @@ _STREAM_LIMIT = 256  # `ethos-u` operators of one graph
 _CUSTOM = 32  # TFLite's builtin code for "see the custom code"
 _DTYPES = {0: "f4", 1: "f2", 2: "i4", 3: "u1", 4: "i8", 6: "?", 7: "i2", 9: "i1"}
 _MACS = {5: 32, 6: 64, 7: 128, 8: 256}
-_SHRAM_KIB = {32: 16, 64: 16, 128: 24, 256: 48}
 _TAG_STREAM, _TAG_CONFIG, _TAG_NOP = 2, 1, 5
 
 
@@ -57,6 +57,9 @@ class NpuOperator:
 
     Attributes:
         words: its command stream.
+        payload: format of what the driver is given, "COP1" or "COP2".
+        config: configuration word of the accelerator it was compiled for.
+        architecture: identity word of that accelerator.
         macs: MACs per cycle it was compiled for (32, 64, 128, 256).
         shram_bytes: the accelerator's internal memory.
         regions: tensor indices in the order of the NPU's region numbers: flash, scratch, fast
@@ -65,6 +68,9 @@ class NpuOperator:
 
     index: int
     words: np.ndarray
+    payload: str
+    config: int
+    architecture: int
     macs: int
     shram_bytes: int
     regions: tuple[int, ...]
@@ -263,17 +269,20 @@ def _operator(
     commands = tensors[inputs[0]]
     if commands.data is None:
         raise ContainerError(f"{what}: its command stream (tensor {inputs[0]}) holds no data")
-    words, config = _payload(commands.data, what)
+    words, config, architecture = _payload(commands.data, what)
     macs = _MACS.get(config & 0xF)
-    if macs is None or config >> 28 or (config >> 8 & 0xFF) != _SHRAM_KIB[macs]:
+    if macs is None or config >> 28 or (config >> 8 & 0xFF) != SHRAM_KIB[macs]:
         raise ContainerError(
             f"{what}: not the configuration word of an Ethos-U55. Received: {config:#010x}"
         )
     return NpuOperator(
         index=index,
         words=words,
+        payload=commands.data[:4].decode("ascii"),
+        config=config,
+        architecture=architecture,
         macs=macs,
-        shram_bytes=_SHRAM_KIB[macs] * 1024,
+        shram_bytes=SHRAM_KIB[macs] * 1024,
         regions=inputs[1:] + outputs,
         inputs=inputs[4:],
         outputs=outputs,
@@ -289,8 +298,8 @@ def _indices(values: np.ndarray, tensors: list[TensorInfo], what: str) -> tuple[
     return tuple(int(value) for value in values)
 
 
-def _payload(data: bytes, what: str) -> tuple[np.ndarray, int]:
-    """The command words and the configuration word inside a driver payload."""
+def _payload(data: bytes, what: str) -> tuple[np.ndarray, int, int]:
+    """The command words, the configuration word and the identity inside a driver payload."""
     words = np.frombuffer(data[: len(data) // 4 * 4], "<u4")
     if data[:4] == b"COP1":
         return _payload_cop1(words, what)
@@ -301,8 +310,8 @@ def _payload(data: bytes, what: str) -> tuple[np.ndarray, int]:
     )
 
 
-def _payload_cop1(words: np.ndarray, what: str) -> tuple[np.ndarray, int]:
-    config = None
+def _payload_cop1(words: np.ndarray, what: str) -> tuple[np.ndarray, int, int]:
+    config, architecture = None, 0
     at = 1
     while at < words.size:
         word = int(words[at])
@@ -310,13 +319,13 @@ def _payload_cop1(words: np.ndarray, what: str) -> tuple[np.ndarray, int]:
         if tag == _TAG_NOP:
             at += 1
         elif tag == _TAG_CONFIG and at + 3 <= words.size:
-            config = int(words[at + 1])
+            config, architecture = int(words[at + 1]), int(words[at + 2])
             at += 3
         elif tag == _TAG_STREAM:
             length = (word >> 16) + ((word >> 8 & 0xFF) << 16)
             if config is None or at + 1 + length > words.size:
                 break
-            return words[at + 1 : at + 1 + length], config
+            return words[at + 1 : at + 1 + length], config, architecture
         else:
             break
     raise ContainerError(
@@ -325,12 +334,12 @@ def _payload_cop1(words: np.ndarray, what: str) -> tuple[np.ndarray, int]:
     )
 
 
-def _payload_cop2(words: np.ndarray, what: str) -> tuple[np.ndarray, int]:
+def _payload_cop2(words: np.ndarray, what: str) -> tuple[np.ndarray, int, int]:
     # Four header words; entry type, entry length and metadata length in bytes; metadata whose
-    # fourth word is the configuration; commands to the end of the entry.
-    if words.size >= 7 + 4 and words[4] == 1:
+    # fourth word is the configuration, the fifth the identity; commands to the end of the entry.
+    if words.size >= 7 + 5 and words[4] == 1:
         entry_end = 6 + int(words[5]) // 4
         metadata = int(words[6]) // 4
-        if metadata >= 4 and 7 + metadata <= entry_end <= words.size:
-            return words[7 + metadata : entry_end], int(words[7 + 3])
+        if metadata >= 5 and 7 + metadata <= entry_end <= words.size:
+            return words[7 + metadata : entry_end], int(words[7 + 3]), int(words[7 + 4])
     raise ContainerError(f"{what}: the COP2 payload is damaged in its first 7 words")

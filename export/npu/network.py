@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from udc_tf.export.npu import (
     container,
     convolution,
     cpu_operators,
+    cycles,
     elementwise,
     pooling,
     program,
@@ -39,6 +41,8 @@ class NpuNetwork:
     Args:
         data: bytes of the compiled .tflite.
         work_limit: multiply-adds one inference may take; protects from damaged files.
+        streams_only: somebody else runs the operators that are not the NPU's, whatever they are;
+            then there is `run_stream`, and no `run`.
 
     Raises:
         NpuError: the file is damaged, not compiled for an Ethos-U55, or holds CPU operators.
@@ -48,13 +52,17 @@ class NpuNetwork:
         >>> outputs = network.run([np.zeros((4, 32, 32, 3), np.int8)])  # doctest: +SKIP
     """
 
-    def __init__(self, data: bytes, work_limit: int = program.WORK_LIMIT):
+    def __init__(
+        self, data: bytes, work_limit: int = program.WORK_LIMIT, streams_only: bool = False
+    ):
         self._container = container.parse(bytes(data))
-        self._cpu = {
-            operator.index: cpu_operators.function(operator, self._container.tensors)
-            for operator in self._container.operators
-            if isinstance(operator, CpuOperator)
-        }
+        self._cpu: dict[int, cpu_operators.CpuFunction] | None = None
+        if not streams_only:
+            self._cpu = {
+                operator.index: cpu_operators.function(operator, self._container.tensors)
+                for operator in self._container.operators
+                if isinstance(operator, CpuOperator)
+            }
         self._separate = _separate_tensors(self._container.npu_operators)
         self._programs = self._build(work_limit)
         self._caches = [convolution.WeightCache() for _ in self._programs]
@@ -93,6 +101,16 @@ class NpuNetwork:
         return self._container.npu_operators[0].macs
 
     @property
+    def streams(self) -> list[list[Operation]]:
+        """The operations of each `ethos-u` operator, in order."""
+        return self._programs
+
+    @functools.cached_property
+    def estimated_cycles(self) -> list[list[int]]:
+        """What Vela's cost model gives each operation of each stream. See `npu.cycles`."""
+        return [cycles.estimate(stream, self.macs_per_cycle) for stream in self._programs]
+
+    @property
     def operations(self) -> list[Operation]:
         """All operations in order."""
         return [operation for stream in self._programs for operation in stream]
@@ -110,6 +128,8 @@ class NpuNetwork:
         Returns:
             One array a network output, first axis the batch.
         """
+        if self._cpu is None:
+            raise ValueError("a network that was loaded with `streams_only` has no `run`")
         arrays = self._checked_inputs(inputs)
         batch = len(arrays[0])
         step = max(1, _BATCH_BYTES // max(1, self.arena_bytes))
@@ -188,7 +208,9 @@ class NpuNetwork:
         if not self._container.inputs or not self._container.outputs:
             raise ContainerError("the graph has no inputs or no outputs")
         for index in self._container.inputs:
-            place = self.region(index, "input")
+            place = self.region(index, "input", optional=self._cpu is None)
+            if place is None:  # outside the arena: only an operator on the CPU reads it
+                continue
             if not place.writable:
                 raise ContainerError(f"input {index} of the graph is a constant")
             checker.define(place.store, place.offset, place.size)
@@ -203,14 +225,20 @@ class NpuNetwork:
             ]
             programs.append(program.build(operator, regions, checker, work_limit))
         for index in self._container.outputs:
-            place = self.region(index, "output")
-            if not checker.defined(place.store, place.offset, place.size):
+            place = self.region(index, "output", optional=self._cpu is None)
+            if place is not None and not checker.defined(place.store, place.offset, place.size):
                 raise ContainerError(
                     f"no command writes output {self._container.tensors[index].name!r}"
                 )
         return programs
 
     def _check_cpu(self, operator: CpuOperator, checker: program.AccessChecker) -> None:
+        if self._cpu is None:
+            for index in operator.outputs:
+                place = self.region(index, optional=True)
+                if place is not None and place.writable:
+                    checker.define(place.store, place.offset, place.size)
+            return
         source, target = (
             self.region(index, f"operand of {operator.name}")
             for index in (operator.inputs[0], operator.outputs[0])

@@ -65,6 +65,7 @@ class Block:
     rounding: int
     table: Span | None
     accumulator_bits: int
+    block: tuple[int, int, int]  # height, width, depth of what is computed at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,6 +137,13 @@ def reads(operation: Operation) -> list[FeatureMap | Span]:
     if operation.table is not None:
         out.append(operation.table)
     return out
+
+
+def extent(what: FeatureMap | Span) -> tuple[str, int, int]:
+    """Its store, the first byte of it that is touched, and the one after the last."""
+    if isinstance(what, Span):
+        return what.store, what.start, what.start + what.length
+    return (what.region.store, *what.span())
 
 
 def build_dma(registers: Registers, position: Position, shram: Region) -> Dma:
@@ -323,6 +331,7 @@ def _block(
         "rounding": rounding,
         "table": table,
         "accumulator_bits": formats[acc_format],
+        "block": tuple(registers.size(f"OFM_BLK_{axis}") for axis in ("HEIGHT", "WIDTH", "DEPTH")),
     }
 
 

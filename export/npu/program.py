@@ -24,6 +24,7 @@ from udc_tf.export.npu.operations import (
     build_dma,
     build_elementwise,
     build_pooling,
+    extent,
     reads,
 )
 from udc_tf.export.npu.registers import Registers
@@ -85,7 +86,7 @@ class AccessChecker:
         ofm = operation.ofm
         sources = reads(operation)
         self.work += _PER_MASK_BYTE * sum(
-            _extent(source)[2] - _extent(source)[1] for source in sources
+            extent(source)[2] - extent(source)[1] for source in sources
         )
         for source in sources:
             self._check_written(source)
@@ -126,8 +127,8 @@ class AccessChecker:
             memory.mark(self._written[what.region.store], what)
 
     def _overlap(self, one: FeatureMap | Span, other: FeatureMap | Span) -> bool:
-        store, low, high = _extent(one)
-        other_store, other_low, other_high = _extent(other)
+        store, low, high = extent(one)
+        other_store, other_low, other_high = extent(other)
         if store != other_store or high <= other_low or other_high <= low:
             return False
         if isinstance(one, Span) and isinstance(other, Span):
@@ -145,12 +146,6 @@ class AccessChecker:
             else:
                 memory.mark(mask, what)
         return False
-
-
-def _extent(what: FeatureMap | Span) -> tuple[str, int, int]:
-    if isinstance(what, Span):
-        return what.store, what.start, what.start + what.length
-    return (what.region.store, *what.span())
 
 
 def build(

@@ -36,6 +36,7 @@ class Step:
     Attributes:
         match: index of the reference tensor that holds exactly what the operation wrote, or None.
         telling: False if the written values are too uniform to be recognised.
+        cycles: estimate of how much longer the operation makes the inference.
     """
 
     number: int
@@ -44,6 +45,7 @@ class Step:
     bytes_written: int
     match: int | None
     telling: bool
+    cycles: int
 
     def describe(self) -> str:
         """One line: number, kind, shapes, bytes."""
@@ -57,7 +59,8 @@ class Step:
             kind = operation.kind
         return (
             f"{self.number:4d} {kind:16s} {shapes:44s} "
-            f"read {self.bytes_read:8d}  wrote {self.bytes_written:8d}"
+            f"read {self.bytes_read:8d}  wrote {self.bytes_written:8d}  "
+            f"about {self.cycles:8d} cycles"
         )
 
 
@@ -130,7 +133,7 @@ def trace(
         reference: tensors of a run of the uncompiled network on the same input, in order.
         expected: the reference's outputs.
     """
-    recorder = _Recorder(reference)
+    recorder = _Recorder(reference, [n for s in network.estimated_cycles for n in s])
     outputs = network.run(inputs, recorder.observe)
     equal = None
     if expected is not None:
@@ -142,7 +145,8 @@ def trace(
 
 
 class _Recorder:
-    def __init__(self, reference: Sequence[ReferenceTensor]):
+    def __init__(self, reference: Sequence[ReferenceTensor], cycles: Sequence[int]):
+        self._cycles = cycles
         self.steps: list[Step] = []
         self._tensors = [tensor.value for tensor in reference]
         self._flat = [value.tobytes() for value in self._tensors]
@@ -158,7 +162,8 @@ class _Recorder:
                 value = memory.read(stores[operation.ofm.region.store][:1], operation.ofm)[0]
                 telling = len(np.unique(value)) >= _TELLING_VALUES
                 match = self._find(value) if telling else None
-        self.steps.append(Step(number, operation, read, written, match, telling))
+        step = Step(number, operation, read, written, match, telling, self._cycles[number])
+        self.steps.append(step)
 
     def _find(self, value: np.ndarray) -> int | None:
         flat = value.tobytes()

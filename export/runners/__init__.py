@@ -1,6 +1,6 @@
 """Ways to run a network before a board exists, behind one call.
 
-`tflite` and `tflm` take the .tflite before Vela; `npu`, `qemu` and `fvp` take Vela's output.
+`tflite` and `tflm` take the .tflite before Vela; `npu`, `qemu`, `arm` and `fvp` take Vela's output.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ RUNNERS = {
     "tflm": ("tflm", "TflmRunner"),
     "npu": ("executor", "NpuRunner"),
     "qemu": ("qemu", "QemuRunner"),
+    "arm": ("arm", "ArmRunner"),
     "fvp": ("fvp", "FvpRunner"),
 }
 
@@ -67,8 +68,9 @@ def run(
             of arrays for a network with several inputs.
         on: "tflite" (desktop), "tflm" (TFLite Micro, the reference), "npu" (executes the Vela
             command stream; equal to TFLM but for rare roundings, see `udc_tf.export.npu`), "qemu"
-            (firmware on an emulated Cortex-M55, the executor as its NPU) or "fvp" (Arm's
-            Corstone-300 model, if installed).
+            (our firmware on an emulated Cortex-M55, the executor as its NPU), "arm" (Arm's own
+            inference runner in its place: TFLM, driver, application) or "fvp" (the same on Arm's
+            model of Corstone-300, if installed).
         **options: of the runner, such as `fvp="/path/to/FVP_Corstone_SSE-300_Ethos-U55"`.
 
     Returns:

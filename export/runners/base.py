@@ -14,6 +14,8 @@ import numpy as np
 from udc_tf.export.npu import container
 from udc_tf.export.npu.faults import NpuError
 
+ESTIMATE_NOTE = "NPU cycles are an estimate by Vela's cost model: nothing simulated the NPU's time"
+
 
 class RunnerUnavailableError(RuntimeError):
     """A runner cannot work here; the message says what is missing and how to get it."""
@@ -32,6 +34,7 @@ class RunResult:
         outputs: one array a network output, first axis the batch.
         seconds: wall-clock time of the whole batch, loading excluded.
         cycles: NPU cycles of one inference, if the runner counts them.
+        cycles_estimated: True if they come from a cost model and not from an NPU or its simulation.
         arena_bytes: working memory the network takes there, if known.
         notes: what a reader of the numbers should know.
     """
@@ -42,6 +45,7 @@ class RunResult:
     cycles: int | None = None
     arena_bytes: int | None = None
     notes: tuple[str, ...] = ()
+    cycles_estimated: bool = False
 
 
 class Runner(abc.ABC):

@@ -11,7 +11,12 @@ import numpy as np
 
 from udc_tf.export.npu import NpuError
 from udc_tf.export.runners import RUNNERS, make_runner
-from udc_tf.export.runners.base import RunFailedError, RunnerUnavailableError
+from udc_tf.export.runners.base import (
+    ESTIMATE_NOTE,
+    RunFailedError,
+    RunnerUnavailableError,
+    RunResult,
+)
 
 _COLUMNS = ("runner", "state", "golden", "ms a run", "NPU cycles", "arena bytes")
 
@@ -22,8 +27,11 @@ class Row:
 
     Attributes:
         state: "ran", or why it did not.
-        equal: True or False beside a golden, None without one.
-        golden: "equal", the first difference, or "-".
+        equal: whether the outputs are the golden ones, or without any those of the first runner
+            that ran, for which it is None.
+        golden: "equal", "as" the first runner, the first difference, or "-".
+        notes: what a reader of the numbers should know.
+        cycles_estimated: as in `RunResult`.
     """
 
     runner: str
@@ -33,6 +41,8 @@ class Row:
     seconds: float | None
     cycles: int | None
     arena_bytes: int | None
+    notes: tuple[str, ...] = ()
+    cycles_estimated: bool = False
 
 
 def compare(
@@ -46,12 +56,13 @@ def compare(
     """Runs `inputs` on every runner of `names`.
 
     Args:
-        compiled: what Vela wrote, for `npu`, `qemu` and `fvp`.
+        compiled: what Vela wrote, for `npu`, `qemu`, `arm` and `fvp`.
         uncompiled: its input, for `tflite` and `tflm`.
-        golden: expected outputs, if there are any.
+        golden: expected outputs; without any, the runners are compared with the first that ran.
         options: arguments of single runners, by name.
     """
     rows = []
+    first: RunResult | None = None
     for name in names:
         extra = dict((options or {}).get(name, {}))
         if golden is not None and name in ("qemu", "fvp"):
@@ -72,19 +83,35 @@ def compare(
         except (NpuError, RunFailedError, ValueError) as error:
             rows.append(_without(name, f"failed: {error}"))
             continue
-        difference = None if golden is None else first_difference(result.outputs, golden)
+        equal, said = _verdict(result, golden, first)
+        first = first or result
         rows.append(
             Row(
                 runner=name,
                 state="ran",
-                equal=None if golden is None else difference is None,
-                golden="-" if golden is None else difference or "equal",
+                equal=equal,
+                golden=said,
                 seconds=result.seconds / len(inputs[0]),
                 cycles=result.cycles,
                 arena_bytes=result.arena_bytes,
+                notes=result.notes,
+                cycles_estimated=result.cycles_estimated,
             )
         )
     return rows
+
+
+def _verdict(
+    result: RunResult, golden: Sequence[np.ndarray] | None, first: RunResult | None
+) -> tuple[bool | None, str]:
+    """Whether a result is right, and in words; without a golden the first result is the measure."""
+    if golden is not None:
+        difference = first_difference(result.outputs, golden)
+        return difference is None, difference or "equal"
+    if first is None:
+        return None, "-"
+    difference = first_difference(result.outputs, first.outputs)
+    return difference is None, f"as {first.runner}" if difference is None else difference
 
 
 def first_difference(outputs: Sequence[np.ndarray], golden: Sequence[np.ndarray]) -> str | None:
@@ -122,13 +149,16 @@ def table(rows: Sequence[Row]) -> str:
             row.state,
             row.golden,
             "-" if row.seconds is None else f"{1000 * row.seconds:.1f}",
-            "-" if row.cycles is None else f"{row.cycles}",
+            "-" if row.cycles is None else f"{'~' * row.cycles_estimated}{row.cycles}",
             "-" if row.arena_bytes is None else f"{row.arena_bytes}",
         )
         for row in rows
     ]
     # A long reason would push the other columns off the screen: it goes below the table.
     notes = [f"{cell[0]}: {cell[1]}" for cell in cells if len(cell[1]) > 12]
+    notes += [f"{row.runner}: {'; '.join(own)}" for row in rows if (own := _own_notes(row))]
+    if any(row.cycles_estimated for row in rows):
+        notes.append(f"~: {ESTIMATE_NOTE}")
     short = [(c[0], c[1] if len(c[1]) <= 12 else "see below", *c[2:]) for c in cells]
     widths = [max(len(line[i]) for line in (_COLUMNS, *short)) for i in range(len(_COLUMNS))]
     lines = [
@@ -136,6 +166,11 @@ def table(rows: Sequence[Row]) -> str:
         for line in (_COLUMNS, tuple("-" * width for width in widths), *short)
     ]
     return "\n".join([*lines, *notes])
+
+
+def _own_notes(row: Row) -> list[str]:
+    """Notes that are not said once for all runners."""
+    return [note for note in row.notes if note not in (ESTIMATE_NOTE, "PASS")]
 
 
 def _without(name: str, state: str) -> Row:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from udc_tf.export.npu import NpuNetwork
-from udc_tf.export.runners.base import Runner, RunResult
+from udc_tf.export.runners.base import ESTIMATE_NOTE, Runner, RunResult
 
 
 class NpuRunner(Runner):
@@ -28,4 +28,12 @@ class NpuRunner(Runner):
         start = time.perf_counter()
         outputs = self.network.run(inputs)
         seconds = time.perf_counter() - start
-        return RunResult(self.name, outputs, seconds, arena_bytes=self.network.arena_bytes)
+        return RunResult(
+            self.name,
+            outputs,
+            seconds,
+            cycles=sum(map(sum, self.network.estimated_cycles)),
+            arena_bytes=self.network.arena_bytes,
+            notes=(ESTIMATE_NOTE,),
+            cycles_estimated=True,
+        )

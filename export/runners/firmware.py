@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from udc_tf.export.npu import NpuNetwork, UnsupportedOperatorError
+from udc_tf.export.npu import NpuError, NpuNetwork, UnsupportedOperatorError
 from udc_tf.export.npu.container import CpuOperator
 from udc_tf.export.npu.memory import Region
 from udc_tf.export.runners.base import RunFailedError
@@ -26,6 +26,7 @@ _FLAGS = (
     *("-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections"),
     "-Wl,--no-warn-rwx-segments",
 )
+DRIVER_PAYLOAD = "COP1"  # Arm's driver (1.0) refuses any other, so our firmware does, too
 _SRAM_BYTES = 2 << 20  # as in corstone300.ld
 _REGIONS = 8  # base pointers of an Ethos-U55
 _BUILD_SECONDS = 120
@@ -71,6 +72,12 @@ def build_firmware(
         raise UnsupportedOperatorError(
             f"the firmware runs networks that are wholly on the NPU. Received: {on_cpu} on the CPU"
         )
+    for operator in network.container.npu_operators:
+        if operator.payload != DRIVER_PAYLOAD:
+            raise NpuError(
+                f"drivers take the payload {DRIVER_PAYLOAD}: compile without --cop-format and "
+                f"--separate-io-regions. Received: {operator.payload}"
+            )
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     _write_network(network, inputs, golden, folder)
@@ -107,8 +114,8 @@ def _write_network(
             if place is not None and not place.writable:
                 blobs[_name(place)] = parsed.tensors[index].data
         jobs.append(
-            f"    {{{commands}, {len(blobs[commands])}u, {operator.macs}u, "
-            f"{{{', '.join(regions)}}}}},"
+            f"    {{{commands}, {len(blobs[commands])}u, {operator.config:#x}u, "
+            f"{operator.architecture:#x}u, {{{', '.join(regions)}}}}},"
         )
     tables = {}
     for kind, indices, arrays in (

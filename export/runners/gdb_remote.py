@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 import socket
+import struct
 import time
 
 from udc_tf.export.runners.base import RunFailedError
 
 _PACKET_BYTES = 1024  # memory moved by one packet; hex doubles it, and stubs take 4096
 _REPLY_LIMIT = 1 << 20
+_WATCHED = re.compile(rb"watch:([0-9a-fA-F]+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Stop:
+    """Why the guest stands still.
+
+    Attributes:
+        counter: its program counter.
+        written: address of a watched word that it has just written, or None.
+    """
+
+    counter: int
+    written: int | None = None
 
 
 class GdbRemote:
@@ -23,6 +40,7 @@ class GdbRemote:
         self._deadline = deadline
         self._buffer = b""
         self._stopped_at: int | None = None
+        self._breakpoints: set[int] = set()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             while True:
@@ -40,6 +58,10 @@ class GdbRemote:
     def close(self) -> None:
         """Ends the connection."""
         self._socket.close()
+
+    def release(self) -> None:
+        """Takes the debugger away: the guest runs on, and stops nowhere."""
+        self._must("D")
 
     def read(self, address: int, count: int) -> bytes:
         """Guest memory."""
@@ -69,38 +91,60 @@ class GdbRemote:
         """Changes one 32-bit word."""
         self.write(address, value.to_bytes(4, "little"))
 
-    def register(self, number: int) -> int:
-        """A core register: 0 to 12, 13 SP, 14 LR, 15 PC."""
+    def registers(self) -> tuple[int, ...]:
+        """The core registers: 0 to 12, 13 SP, 14 LR, 15 PC."""
         # All registers at once: stubs answer a request for one only after exchanging XML.
         values = _unhex(self._ask("g"))
         if len(values) < 64:
             raise RunFailedError("the simulator does not show its core registers")
-        return int.from_bytes(values[4 * number : 4 * number + 4], "little")
+        return struct.unpack_from("<16I", values)
+
+    def set_register(self, number: int, value: int) -> None:
+        """Changes a core register."""
+        values = list(self.registers())
+        values[number] = value
+        self._must(f"G{struct.pack('<16I', *values).hex()}")
 
     def breakpoint(self, address: int) -> None:
         """Stops the guest whenever it comes to `address`."""
         self._must(f"Z0,{address:x},2")
+        self._breakpoints.add(address)
 
-    def resume(self) -> int:
-        """Lets the guest run to the next breakpoint; its program counter there."""
-        if self._stopped_at is not None:
+    def watch(self, address: int) -> None:
+        """Stops the guest whenever it has written the word at `address`."""
+        self._must(f"Z2,{address:x},4")
+
+    def resume(self) -> Stop:
+        """Lets the guest run to the next breakpoint or watched word."""
+        if self._stopped_at in self._breakpoints:
             # A stub stops again where it stands: step over that breakpoint first.
-            self._must(f"z0,{self._stopped_at:x},2")
-            self._go("s")
-            self._must(f"Z0,{self._stopped_at:x},2")
-        self._go("c")
-        self._stopped_at = self.register(15)
-        return self._stopped_at
+            self._step_without(f"0,{self._stopped_at:x},2")
+        reply = self._go("c")
+        written = _WATCHED.search(reply)
+        if written is None:
+            self._stopped_at = self.registers()[15]
+            return Stop(self._stopped_at)
+        # On Arm a stub stops before the guest writes: let it.
+        address = int(written[1], 16)
+        self._step_without(f"2,{address:x},4")
+        self._stopped_at = None
+        return Stop(self.registers()[15], address)
+
+    def _step_without(self, point: str) -> None:
+        self._must(f"z{point}")
+        self._go("s")
+        self._must(f"Z{point}")
 
     def _must(self, text: str) -> None:
         reply = self._ask(text)
         if reply != b"OK":
             raise RunFailedError(f"the simulator refuses {text[:32]!r}: {reply!r}")
 
-    def _go(self, text: str) -> None:
+    def _go(self, text: str) -> bytes:
         reply = self._ask(text)
         if reply[:1] not in (b"T", b"S"):
             raise RunFailedError(f"the guest did not stop at a breakpoint: {reply[:64]!r}")
+        return reply
 
     def _ask(self, text: str) -> bytes:
         body = text.encode()

@@ -2,75 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from typing import Protocol
 
 import numpy as np
 
-from udc_tf.export.npu import NpuError, NpuNetwork
+from udc_tf.export.npu import MemoryAccessError, NpuError, NpuNetwork
+from udc_tf.export.npu.device import (
+    ACTIVE,
+    REGISTER_BYTES,
+    Device,
+    Event,
+    Job,
+    Outcome,
+    fault_of,
+)
+from udc_tf.export.npu.operations import Dma, Operation, Span, reads
 from udc_tf.export.npu.output_stage import Stores
 from udc_tf.export.runners.base import RunFailedError
 
-# Offsets and bits of the NPU's registers, as in firmware/ethosu.c.
-_ID, _STATUS, _CMD, _QBASE, _QSIZE, _PROT, _CONFIG = 0x0, 0x4, 0x8, 0x10, 0x20, 0x24, 0x28
-_BASEP = 0x80
-_STATUS_IRQ, _STATUS_PARSE_ERROR, _STATUS_END = 1 << 1, 1 << 4, 1 << 5
-_CMD_RUN = 1
-_PRIVILEGED_SECURE = 1
-_REGISTER_BYTES = 0x400
+_COMMANDS_LIMIT = 16 << 20  # bytes; a stream of Vela has some ten thousand
+_SECURE = 1 << 28  # of an address on Corstone-300
+_BEAT = 8  # bytes that an AXI port moves at once
 
-STAND_IN_ID = 0x10066001  # of the architecture version that Vela writes for
 
-ReadMemory = Callable[[int, int], bytes]
-WriteMemory = Callable[[int, bytes], None]
+class Memory(Protocol):
+    """A guest's memory."""
+
+    def read(self, address: int, count: int) -> bytes:
+        """Bytes at `address`."""
+
+    def write(self, address: int, data: bytes) -> None:
+        """Changes them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """A byte store in the guest: where it begins, its size, the AXI port that leads there."""
+
+    address: int
+    size: int
+    port: int
 
 
 class StandInNpu:
     """An Ethos-U55 made of guest memory for its registers and the executor for its work.
 
     Args:
-        network: what the guest was built with; it knows the sizes of the regions.
-        read: reads guest memory at an address.
-        write: writes it.
+        network: what the guest runs; or why the executor cannot run it, and then every stream ends
+            in the fault that this would be.
+        macs: MACs per cycle of the NPU it shows.
+        memory: the guest's.
         base: guest address of the registers.
     """
 
-    def __init__(self, network: NpuNetwork, read: ReadMemory, write: WriteMemory, base: int):
+    def __init__(self, network: NpuNetwork | NpuError, macs: int, memory: Memory, base: int):
         self._network = network
-        self._read = read
-        self._write = write
+        self._memory = memory
         self._base = base
+        self._device = Device(macs, self._execute)
         self.failure: NpuError | None = None
 
-    def power_on(self) -> None:
-        """Gives the registers the values that an NPU shows after reset."""
-        operator = self._network.container.npu_operators[0]
-        registers = bytearray(_REGISTER_BYTES)
-        config = operator.macs.bit_length() - 1 | operator.shram_bytes >> 10 << 8
-        for offset, value in (
-            (_ID, STAND_IN_ID),
-            (_CONFIG, config),
-            (_PROT, _PRIVILEGED_SECURE),
-        ):
-            registers[offset : offset + 4] = value.to_bytes(4, "little")
-        self._write(self._base, bytes(registers))
+    @property
+    def interrupt(self) -> bool:
+        """Level of the NPU's interrupt line."""
+        return self._device.interrupt
 
-    def run(self) -> None:
-        """Executes the stream that the guest has just started, and sets the status it polls."""
-        registers = self._read(self._base, _REGISTER_BYTES)
+    def appear(self) -> list[int]:
+        """Shows the registers; addresses of those whose writing has to be told to `written`."""
+        self._memory.write(self._base, bytes(self._device.registers))
+        return [self._base + register for register in ACTIVE]
 
-        def word(offset: int) -> int:
-            return int.from_bytes(registers[offset : offset + 4], "little")
+    def written(self, address: int) -> None:
+        """The guest has written the register at `address`."""
+        memory = self._memory.read(self._base, REGISTER_BYTES)
+        offset = address - self._base
+        value = int.from_bytes(memory[offset : offset + 4], "little")
+        # What the plain registers hold is in memory only; the others are the device's own.
+        for plain in range(0, REGISTER_BYTES, 4):
+            if plain not in ACTIVE:
+                self._device.write(plain, int.from_bytes(memory[plain : plain + 4], "little"))
+        self._device.write(offset, value)
+        self._put_back(
+            self._base,
+            np.frombuffer(memory, np.uint8),
+            np.frombuffer(bytes(self._device.registers), np.uint8),
+        )
 
-        if not word(_CMD) & _CMD_RUN:
-            raise RunFailedError(f"the guest wrote {word(_CMD):#x} to CMD; a start is {_CMD_RUN}")
-        number = self._which_stream(self._read(word(_QBASE), word(_QSIZE)))
-        status = _STATUS_IRQ | _STATUS_END
+    def _execute(self, job: Job) -> Outcome:
+        done: list[Operation] = []
+        program: list[Operation] = []
+        counts: dict[Event, int] = {}
         try:
-            self._execute(number, [word(_BASEP + 8 * i) for i in range(8)])
+            if isinstance(self._network, NpuError):
+                raise self._network
+            number = self._which_stream(self._fetch(job, job.address, job.size))
+            program = self._network.streams[number]
+            places = self._places(number, job)
+            stores: Stores = {
+                store: np.frombuffer(self._fetch(job, place.address, place.size), np.uint8)[None]
+                for store, place in places.items()
+            }
+            after = {store: array.copy() for store, array in stores.items()}
+            self._network.run_stream(number, after, lambda _, operation, __: done.append(operation))
+            for store, place in places.items():
+                self._put_back(place.address, stores[store][0], after[store][0])
+            cycles = sum(self._network.estimated_cycles[number])
+            counts = {Event.CYCLE: cycles, Event.NPU_ACTIVE: cycles, **_beats(program, places)}
         except NpuError as error:
             self.failure = error
-            status = _STATUS_IRQ | _STATUS_PARSE_ERROR
-        self._write(self._base + _STATUS, status.to_bytes(4, "little"))
+            stopped = program[len(done)].position.byte if len(done) < len(program) else 0
+            return Outcome(fault_of(error), stopped)
+        return Outcome(bytes_done=job.size, counts=counts)
+
+    def _fetch(self, job: Job, address: int, size: int) -> bytes:
+        if address & _SECURE and not job.secure:
+            raise MemoryAccessError(f"the NPU is non-secure and {address:#x} is secure memory")
+        if size > _COMMANDS_LIMIT and address == job.address:
+            raise MemoryAccessError(f"a command stream of {size} bytes is beyond reason")
+        return self._memory.read(address, size)
 
     def _which_stream(self, commands: bytes) -> int:
         for number, operator in enumerate(self._network.container.npu_operators):
@@ -80,35 +130,46 @@ class StandInNpu:
             f"the guest started a stream of {len(commands)} bytes that its network does not have"
         )
 
-    def _execute(self, number: int, bases: list[int]) -> None:
-        """Fetches the guest's memory by its own region bases, runs, and puts it back."""
+    def _places(self, number: int, job: Job) -> dict[str, _Place]:
+        """Where the stream's byte stores are in the guest, by the guest's own region bases."""
         network = self._network
         operator = network.container.npu_operators[number]
-        addresses: dict[str, int] = {}
-        sizes: dict[str, int] = {"arena": network.container.arena_bytes}
-        for index, base in zip(operator.regions, bases, strict=False):
+        places: dict[str, _Place] = {}
+        for index, base, port in zip(operator.regions, job.bases, job.ports, strict=False):
             place = network.region(index, optional=True)
             if place is None:
                 continue
+            size = network.container.arena_bytes if place.store == "arena" else place.size
             start = base - place.offset
-            if addresses.setdefault(place.store, start) != start:
+            known = places.setdefault(place.store, _Place(start, size, port))
+            if known.address != start:
                 raise RunFailedError(
-                    f"region bases disagree: {place.store} is at {addresses[place.store]:#x} and "
+                    f"region bases disagree: {place.store} is at {known.address:#x} and "
                     f"at {start:#x}"
                 )
-            if place.store != "arena":
-                sizes[place.store] = place.size
-        stores: Stores = {
-            store: np.frombuffer(self._read(address, sizes[store]), np.uint8)[None].copy()
-            for store, address in addresses.items()
-        }
-        before = {store: array.copy() for store, array in stores.items()}
-        network.run_stream(number, stores)
-        for store, address in addresses.items():
-            self._put_back(address, before[store][0], stores[store][0])
+        return places
 
     def _put_back(self, address: int, before: np.ndarray, after: np.ndarray) -> None:
         changed = np.flatnonzero(before != after)
         if changed.size:
             low, high = int(changed[0]), int(changed[-1]) + 1
-            self._write(address + low, after[low:high].tobytes())
+            self._memory.write(address + low, after[low:high].tobytes())
+
+
+def _beats(program: list[Operation], places: dict[str, _Place]) -> dict[Event, int]:
+    """What the AXI ports carry if every operation moves each of its bytes once."""
+    moved = {Event.AXI0_READ_BEATS: 0, Event.AXI1_READ_BEATS: 0, Event.AXI0_WRITE_BEATS: 0}
+    for operation in program:
+        for source in reads(operation):
+            place = places.get(source.store if isinstance(source, Span) else source.region.store)
+            if place is not None:
+                size = source.length if isinstance(source, Span) else source.nbytes
+                event = Event.AXI1_READ_BEATS if place.port else Event.AXI0_READ_BEATS
+                moved[event] += -(-size // _BEAT)
+        if isinstance(operation, Dma):
+            target, size = operation.destination.store, operation.destination.length
+        else:
+            target, size = operation.ofm.region.store, operation.ofm.nbytes
+        if target in places:
+            moved[Event.AXI0_WRITE_BEATS] += -(-size // _BEAT)
+    return moved

@@ -9,12 +9,17 @@ import pytest
 
 from tests.support import npu_networks as nets
 from tests.support.paths import ROOT, SHARED
-from udc_tf.export.npu import NpuNetwork, UnsupportedOperatorError
-from udc_tf.export.runners import RunFailedError, RunnerUnavailableError, run
+from udc_tf.export.npu import NpuError, NpuNetwork, UnsupportedOperatorError
+from udc_tf.export.runners import (
+    RunFailedError,
+    RunnerUnavailableError,
+    inference_runner,
+    run,
+)
 from udc_tf.export.runners.firmware import build_firmware, compiler_missing
-from udc_tf.export.runners.fvp import FvpRunner
+from udc_tf.export.runners.fvp import APPLICATIONS, FvpRunner
 from udc_tf.export.runners.qemu import QemuRunner
-from udc_tf.export.runners.report import parse_log
+from udc_tf.export.runners.uart_report import parse_log
 
 RESNET8 = SHARED / "anchors/mlperf_tiny/resnet8_cifar10_int8.tflite"
 needs_compiler = pytest.mark.skipif(bool(compiler_missing()), reason=str(compiler_missing()))
@@ -46,7 +51,8 @@ class TestQemu:
         result = run(path, inputs, on="qemu", golden=golden, folder=tmp_path / "kept")
         assert result.notes[0] == "PASS"
         np.testing.assert_array_equal(result.outputs[0], golden[0])
-        assert result.cycles is None and result.arena_bytes > 32 * 32 * 16
+        assert result.cycles_estimated and result.cycles > 100_000
+        assert result.arena_bytes > 32 * 32 * 16
         log = (tmp_path / "kept" / "uart.log").read_text("ascii")
         assert "\nPASS\n" in log.replace("\r", "") and "EXITTHESIM" in log
 
@@ -74,6 +80,12 @@ class TestQemu:
             run(compiled, inputs, on="qemu", attach=False)
 
     @needs_qemu
+    def test_another_npu_than_compiled_for_is_refused(self, compiled):
+        inputs = nets.random_inputs(NpuNetwork.load(compiled), 1)
+        with pytest.raises(RunFailedError, match=r"code 4: .*MACs per cycle: 128, this NPU has 32"):
+            run(compiled, inputs, on="qemu", macs=32)
+
+    @needs_qemu
     def test_a_time_limit_ends_the_emulator(self, compiled):
         inputs = nets.random_inputs(NpuNetwork.load(compiled), 1)
         with pytest.raises(RunFailedError, match=r"in time|debug socket"):
@@ -92,6 +104,13 @@ class TestBuild:
         assert elf.read_bytes()[:4] == b"\x7fELF"
         assert ".arena_ddr" in (tmp_path / "network_data.c").read_text()
         assert not list(tmp_path.glob("*.part"))
+
+    def test_refuses_a_payload_that_drivers_refuse(self, compiled, tmp_path):
+        build = nets.NetworkBuilder(np.random.default_rng(4))
+        model = build.finish(build.conv(build.input(8, 8, 3), 5))
+        network = NpuNetwork(nets.compile_in_process(model, extra=("--cop-format", "COP2")))
+        with pytest.raises(NpuError, match=r"take the payload COP1: .* Received: COP2"):
+            build_firmware(network, [], [], tmp_path)
 
     def test_refuses_cpu_operators(self, tmp_path):
         build = nets.NetworkBuilder(np.random.default_rng(4))
@@ -164,7 +183,7 @@ class TestFvpWithTheFake:
     def test_runs_headless_and_returns_outputs_and_cycles(self, fake, compiled):
         network = NpuNetwork.load(compiled)
         inputs = nets.random_inputs(network, 1)
-        result = run(compiled, inputs, on="fvp", timeout=5)
+        result = run(compiled, inputs, on="fvp", application="firmware", timeout=5)
         np.testing.assert_array_equal(result.outputs[0], network.run(inputs)[0])
         assert result.cycles == 4321
         assert result.notes[0] == "PASS" and "simulated time 0.0125 s" in result.notes[1]
@@ -179,7 +198,7 @@ class TestFvpWithTheFake:
         (fake / "log").write_text("NPU ERROR: status 0x00000014\nEXIT 2\n")
         inputs = nets.random_inputs(NpuNetwork.load(compiled), 1)
         with pytest.raises(RunFailedError, match="status 0x00000014"):
-            run(compiled, inputs, on="fvp")
+            run(compiled, inputs, on="fvp", application="firmware")
 
     @needs_compiler
     def test_a_hanging_model_is_ended(self, fake, compiled, monkeypatch):
@@ -187,13 +206,53 @@ class TestFvpWithTheFake:
         monkeypatch.setattr("udc_tf.export.runners.fvp._MARGIN", 0.5)
         inputs = nets.random_inputs(NpuNetwork.load(compiled), 1)
         with pytest.raises(RunFailedError, match=r"was ended after 1 s"):
-            run(compiled, inputs, on="fvp", timeout=0.5)
+            run(compiled, inputs, on="fvp", application="firmware", timeout=0.5)
 
     @needs_compiler
     def test_num_macs_has_to_be_the_networks(self, fake, compiled):
         runner = FvpRunner(num_macs=256)
         with pytest.raises(ValueError, match=r"compiled for, 128\. Received: 256"):
             runner.load(compiled)
+
+
+@pytest.mark.skipif(bool(inference_runner.missing()), reason=str(inference_runner.missing()))
+class TestFvpWithTheFakeAndArmsRunner:
+    """What Arm's runner says on QEMU, replayed as if a model had said it."""
+
+    LINES = (
+        "INFO - Activation buffer (a.k.a tensor arena) size used: 1234",
+        "INFO - \tOperator 0: ethos-u",
+        "INFO - 2 input tensor/s populated with 240 bytes with data read from 0x92000000",
+        "INFO - NPU TOTAL: 777 cycles",
+        "INFO - 2 output tensor/s worth 279 bytes copied to 0x93000000",
+        "INFO - Inference completed.",
+    )
+
+    def test_loads_network_and_inputs_and_takes_the_outputs(self, fake, compiled, monkeypatch):
+        network = NpuNetwork.load(compiled)
+        inputs = nets.random_inputs(network, 2)
+        want = network.run(inputs)
+        (fake / "memory").write_bytes(b"".join(array[0].tobytes() for array in want))
+        (fake / "log").write_text("\r\n".join(self.LINES))
+        monkeypatch.setenv("FAKE_FVP_DUMP", str(fake / "memory"))
+        result = run(compiled, inputs, on="fvp", timeout=5)
+        for got, array in zip(result.outputs, want, strict=True):
+            np.testing.assert_array_equal(got[0], array[0])
+        assert result.cycles == 777 and not result.cycles_estimated
+        assert result.arena_bytes == 1234 and "Operator 0: ethos-u" in result.notes
+        seen = json.loads((fake / "seen").read_text())
+        assert seen["-a"].endswith("mlek_inference_runner.axf")
+        assert seen["data"]["0x90000000"] == compiled.read_bytes().hex()
+        assert seen["data"]["0x92000000"] == b"".join(a[1].tobytes() for a in inputs).hex()
+        assert seen["--dump"].endswith("@0x93000000,279") and seen["ethosu.num_macs"] == "128"
+
+    @pytest.mark.parametrize("line, told", [(5, "not completed"), (2, "should have read 2")])
+    def test_a_log_that_lacks_a_line_is_no_result(self, fake, compiled, line, told):
+        lines = [*self.LINES[:line], "ERROR - Invoke failed.", *self.LINES[line + 1 :]]
+        (fake / "log").write_text("\n".join(lines))
+        inputs = nets.random_inputs(NpuNetwork.load(compiled), 1)
+        with pytest.raises(RunFailedError, match=rf"{told}.*ERROR - Invoke failed\."):
+            run(compiled, inputs, on="fvp")
 
 
 class TestFvp:
@@ -204,11 +263,17 @@ class TestFvp:
         with pytest.raises(RunnerUnavailableError, match="there is no executable 'elsewhere'"):
             run(compiled, [], on="fvp", fvp="elsewhere")
 
+    def test_names_its_applications(self):
+        with pytest.raises(ValueError, match=r"one of arm, firmware\. Received: 'mine'"):
+            FvpRunner(application="mine")
+
     @pytest.mark.skipif(
         bool(FvpRunner().unavailable()), reason=f"needs the model: {FvpRunner().unavailable()}"
     )
-    def test_the_real_model_agrees_with_the_executor(self, compiled):
+    @pytest.mark.parametrize("application", APPLICATIONS)
+    def test_the_real_model_agrees_with_the_executor(self, compiled, application):
         network = NpuNetwork.load(compiled)
         inputs = nets.random_inputs(network, 1)
-        result = run(compiled, inputs, on="fvp")
-        assert result.notes[0] == "PASS" and result.cycles > 0
+        result = run(compiled, inputs, on="fvp", application=application)
+        np.testing.assert_array_equal(result.outputs[0], network.run(inputs)[0])
+        assert result.cycles > 0 and not result.cycles_estimated

@@ -37,7 +37,7 @@ class TestRun:
         np.testing.assert_array_equal(npu.outputs[0], tflm.outputs[0])
         assert npu.outputs[0].shape[0] == 3 and npu.outputs[0].dtype == np.int8
         assert tflm.arena_bytes > 0 and npu.arena_bytes > 0
-        assert npu.cycles is None and npu.seconds > 0
+        assert npu.cycles > 0 and npu.cycles_estimated and npu.seconds > 0
 
     def test_tflite_is_close(self, files, inputs):
         tflm = runners.run(files[0], inputs, on="tflm").outputs[0]
@@ -46,7 +46,7 @@ class TestRun:
         assert "one step" in desktop.notes[0]
 
     def test_names_the_runners(self, files, inputs):
-        with pytest.raises(ValueError, match=r"npu, qemu, fvp\. Received: 'board'"):
+        with pytest.raises(ValueError, match=r"npu, qemu, arm, fvp\. Received: 'board'"):
             runners.run(files[1], inputs, on="board")
 
     def test_names_the_wrong_kind_of_file(self, files, inputs):
@@ -79,6 +79,10 @@ class TestComparison:
             ("npu", "ran", "equal"),
         ]
 
+    def test_without_a_golden_compares_with_the_first(self, files, inputs):
+        rows = compare(files[1], files[0], inputs, None, names=("tflm", "npu"))
+        assert [(row.equal, row.golden) for row in rows] == [(None, "-"), (True, "as tflm")]
+
     def test_shows_the_first_difference(self, files, inputs):
         golden = [runners.run(files[0], inputs, on="tflm").outputs[0].copy()]
         golden[0][1].reshape(-1)[0] ^= 1
@@ -104,6 +108,15 @@ class TestComparison:
         ]
         lines = table(rows).splitlines()
         assert len(lines) == 4 and lines[0].startswith("runner") and "2000.0" in lines[3]
+
+    def test_table_names_estimates_and_shows_notes(self):
+        rows = [
+            Row("npu", "ran", True, "equal", 0.001, 77, 10, cycles_estimated=True),
+            Row("fvp", "ran", True, "equal", 2.0, 5, 10, notes=("PASS", "by Arm's model")),
+        ]
+        text = table(rows)
+        assert " ~77 " in text and " 5 " in text and "fvp: by Arm's model" in text
+        assert "~: NPU cycles are an estimate by Vela's cost model" in text
 
 
 def _only_line(capsys) -> str:
