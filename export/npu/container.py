@@ -14,13 +14,14 @@ import numpy as np
 from udc_tf.export.npu.device import SHRAM_KIB
 from udc_tf.export.npu.faults import ContainerError, WorkLimitError
 from udc_tf.export.npu.flatbuffer import Table
-from udc_tf.export.npu.operator_names import OPERATOR_NAMES
+from udc_tf.export.npu.operator_names import operator_name
 
-ARENA_LIMIT = 256 << 20  # bytes; far above any SRAM, far below what hurts a host
+ARENA_LIMIT = 64 << 20  # bytes; far above any SRAM or flash, far below what hurts a host
 CUSTOM_CODE = "ethos-u"
 _RANK_LIMIT = 8
 _OPERAND_LIMIT = 256  # inputs or outputs of one operator
 _STREAM_LIMIT = 256  # `ethos-u` operators of one graph
+_WORD_LIMIT = 1 << 19  # command words of all of them; a large network has some ten thousand
 
 _CUSTOM = 32  # TFLite's builtin code for "see the custom code"
 _DTYPES = {0: "f4", 1: "f2", 2: "i4", 3: "u1", 4: "i8", 6: "?", 7: "i2", 9: "i1"}
@@ -92,8 +93,7 @@ class CpuOperator:
     @property
     def name(self) -> str:
         """How messages call it."""
-        known = OPERATOR_NAMES.get(self.builtin_code, f"builtin {self.builtin_code}")
-        return self.custom_code or known
+        return self.custom_code or operator_name(self.builtin_code)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +122,8 @@ def parse(data: bytes) -> Container:
 
     Raises:
         ContainerError: damaged, not TFLite, or without an `ethos-u` operator.
-        WorkLimitError: the arena would be larger than `ARENA_LIMIT`.
+        WorkLimitError: the arena, or the inputs or the outputs together, would be larger than
+            `ARENA_LIMIT`, or there are more commands than any network needs.
     """
     found = _parse(data, compiled=True)
     if not found.npu_operators:
@@ -135,10 +136,15 @@ def parse(data: bytes) -> Container:
             f"a graph may have {_STREAM_LIMIT} `ethos-u` operators. "
             f"Received: {len(found.npu_operators)}"
         )
-    if found.arena_bytes > ARENA_LIMIT:
-        raise WorkLimitError(
-            f"the arena may take {ARENA_LIMIT} bytes. Received: {found.arena_bytes} bytes"
-        )
+    words = sum(operator.words.size for operator in found.npu_operators)
+    if words > _WORD_LIMIT:
+        raise WorkLimitError(f"a graph may have {_WORD_LIMIT} command words. Received: {words}")
+    sizes = {"arena": found.arena_bytes}
+    for what, indices in (("inputs", found.inputs), ("outputs", found.outputs)):
+        sizes[what] = sum(found.tensors[i].nbytes for i in indices)
+    for what, size in sizes.items():
+        if size > ARENA_LIMIT:
+            raise WorkLimitError(f"the {what} may take {ARENA_LIMIT} bytes. Received: {size} bytes")
     return found
 
 

@@ -13,15 +13,16 @@ import numpy as np
 
 from udc_tf.export.npu import memory, weight_order, weights
 from udc_tf.export.npu.faults import WeightStreamError, WorkLimitError
-from udc_tf.export.npu.operations import Convolution
+from udc_tf.export.npu.operations import UNROLLED_LIMIT, Convolution
 from udc_tf.export.npu.output_stage import Stores, check_fits, finish, shared_bytes
 from udc_tf.export.npu.registers import Kernel
 from udc_tf.export.npu.scaling import rescale
 from udc_tf.export.npu.weight_order import WeightShape
 
-_COLUMNS_LIMIT = 1 << 22  # elements of the unrolled input held at once
-_STREAM_LIMIT = 1 << 24
+_STREAM_LIMIT = 1 << 23
 _ZEROS_PER_BIT = 32  # no stream bit can stand for more weights
+_BYTES_PER_WEIGHT = 2  # no encoder needs more: stored plainly, a weight takes 9 bits
+_STREAM_SLACK = 4096  # bytes, for headers and alignment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,9 +58,7 @@ class WeightCache:
 def decode(operation: Convolution, weight_bytes: bytes, scale_bytes: bytes) -> Decoded:
     """Decodes weight stream and scale records of `operation`."""
     shape = operation.weight_shape
-    _check_size(shape, len(weight_bytes))
-    expected = weight_order.stream_order(shape).size
-    kernel = weight_order.to_kernel(weights.decode(weight_bytes, expected), shape)
+    kernel = decode_kernel(shape, weight_bytes)
     limits = np.iinfo(operation.ifm.dtype)
     zero = operation.ifm.zero_point
     largest_input = max(abs(limits.min - zero), abs(limits.max - zero))
@@ -77,6 +76,18 @@ def decode(operation: Convolution, weight_bytes: bytes, scale_bytes: bytes) -> D
     )
 
 
+def decode_kernel(shape: WeightShape, stream: bytes) -> np.ndarray:
+    """The weights of a stream as a kernel of [KH, KW, I, O].
+
+    Raises:
+        WeightStreamError: the stream is damaged, or is no stream of such a kernel.
+        WorkLimitError: the kernel is larger than any an Ethos-U55 is used for.
+    """
+    _check_size(shape, len(stream))
+    order = weight_order.stream_order(shape)
+    return weight_order.to_kernel(weights.decode(stream, order.size), shape, order)
+
+
 def _check_size(shape: WeightShape, stream_bytes: int) -> None:
     if shape.weights > 8 * _ZEROS_PER_BIT * stream_bytes:
         raise WeightStreamError(
@@ -85,6 +96,10 @@ def _check_size(shape: WeightShape, stream_bytes: int) -> None:
     if shape.stream_bound > _STREAM_LIMIT:
         raise WorkLimitError(
             f"a stream may hold {_STREAM_LIMIT} weights. Received: {shape.stream_bound} for {shape}"
+        )
+    if stream_bytes > _BYTES_PER_WEIGHT * shape.stream_bound + _STREAM_SLACK:
+        raise WeightStreamError(
+            f"{stream_bytes} bytes are too many for the {shape.weights} weights of {shape}"
         )
 
 
@@ -119,8 +134,7 @@ def prepare_window(
 ) -> np.ndarray:
     """Upscales and pads [batch, y, x, channel] so that a window moves over it without edges."""
     top, left, bottom, right = kernel.padding
-    height = (ofm_shape[0] - 1) * kernel.stride[0] + kernel.reach[0]
-    width = (ofm_shape[1] - 1) * kernel.stride[1] + kernel.reach[1]
+    height, width = kernel.covered(ofm_shape)
     inner_height, inner_width = height - top - bottom, width - left - right
     if kernel.upscale == 1:
         source = source.repeat(2, 1).repeat(2, 2)[:, :inner_height, :inner_width]
@@ -158,8 +172,8 @@ def _dense(
     out = np.empty((batch, rows, columns, depth), source.dtype)
     # Unroll a part of the output at a time: the unrolled input is kernel-size times the input.
     pixel = batch * matrix.shape[0]
-    wide = max(1, min(columns, _COLUMNS_LIMIT // pixel))
-    high = max(1, min(rows, _COLUMNS_LIMIT // (pixel * wide)))
+    wide = max(1, min(columns, UNROLLED_LIMIT // pixel))
+    high = max(1, min(rows, UNROLLED_LIMIT // (pixel * wide)))
     for top in range(0, rows, high):
         for left in range(0, columns, wide):
             part = source[:, top * kernel.stride[0] :, left * kernel.stride[1] :]

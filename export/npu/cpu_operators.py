@@ -6,6 +6,8 @@ would look like one.
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -15,12 +17,24 @@ from udc_tf.export.npu.faults import UnsupportedOperatorError
 
 _COPIES = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 _WINDOW_LIMIT = 4096
+_PER_OPERATOR = 10**6
+_PER_COMPARISON = 40
 
-CpuFunction = Callable[[np.ndarray], np.ndarray]
+
+@dataclasses.dataclass(frozen=True)
+class CpuFunction:
+    """What an operator does to a batch of its first input, [batch, ...] to [batch, ...].
+
+    Attributes:
+        work: cost for one item, in the measure of `udc_tf.export.npu.operations`.
+    """
+
+    run: Callable[[np.ndarray], np.ndarray]
+    work: int
 
 
 def function(operator: CpuOperator, tensors: tuple[TensorInfo, ...]) -> CpuFunction:
-    """What `operator` does to a batch of its first input, [batch, ...] to [batch, ...].
+    """How the executor runs `operator`.
 
     Raises:
         UnsupportedOperatorError: the executor does not have it.
@@ -29,7 +43,7 @@ def function(operator: CpuOperator, tensors: tuple[TensorInfo, ...]) -> CpuFunct
         source, target = tensors[operator.inputs[0]], tensors[operator.outputs[0]]
         if source.dtype == target.dtype:
             if operator.name in _COPIES and source.nbytes == target.nbytes:
-                return lambda batch: batch
+                return CpuFunction(lambda batch: batch, 10 * source.nbytes + _PER_OPERATOR)
             if operator.name == "MAX_POOL_2D" and operator.options is not None:
                 return _max_pool(operator, source, target)
     raise UnsupportedOperatorError(
@@ -44,18 +58,25 @@ def _max_pool(operator: CpuOperator, source: TensorInfo, target: TensorInfo) -> 
     stride = int(options.scalar(2, "<i", 0)), int(options.scalar(1, "<i", 0))
     size = int(options.scalar(4, "<i", 0)), int(options.scalar(3, "<i", 0))
     same = int(options.scalar(0, "<b", 0)) == 0
-    fits = len(source.shape) == len(target.shape) == 4 and source.shape[0] == 1
+    fits = (
+        len(source.shape) == len(target.shape) == 4
+        and source.shape[0] == target.shape[0] == 1
+        and source.shape[3] == target.shape[3]
+        and source.dtype.kind in "iu"
+        and min(*source.shape, *target.shape) > 0
+    )
     sane = min(*stride, *size) > 0 and max(*stride, *size) <= _WINDOW_LIMIT
     if not fits or not sane or int(options.scalar(5, "<b", 0)):
         raise UnsupportedOperatorError(
             f"operator {operator.index} (MAX_POOL_2D) with window {size}, strides {stride} and "
-            f"shapes {source.shape} -> {target.shape} is not one the executor runs"
+            f"shapes {source.shape} -> {target.shape} of {source.dtype} is not one the executor "
+            "runs"
         )
     padding = [(0, 0)]
     for axis in (1, 2):
         covered = (target.shape[axis] - 1) * stride[axis - 1] + size[axis - 1]
         missing = max(covered - source.shape[axis], 0) if same else 0
-        if covered - missing > source.shape[axis] or missing >= size[axis - 1] > 1:
+        if covered - missing > source.shape[axis] or missing >= size[axis - 1]:
             raise UnsupportedOperatorError(
                 f"operator {operator.index} (MAX_POOL_2D) cannot give {target.shape} from "
                 f"{source.shape}"
@@ -70,4 +91,5 @@ def _max_pool(operator: CpuOperator, source: TensorInfo, target: TensorInfo) -> 
         rows, columns = target.shape[1:3]
         return windows[:, :: stride[0], :: stride[1]][:, :rows, :columns].max((-1, -2))
 
-    return pool
+    comparisons = math.prod(target.shape) * math.prod(size)
+    return CpuFunction(pool, _PER_COMPARISON * comparisons + _PER_OPERATOR)

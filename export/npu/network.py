@@ -18,10 +18,16 @@ from udc_tf.export.npu import (
     pooling,
     program,
 )
-from udc_tf.export.npu.container import Container, CpuOperator, NpuOperator, TensorInfo
-from udc_tf.export.npu.faults import ContainerError, NpuError
+from udc_tf.export.npu.container import Container, CpuOperator, TensorInfo
+from udc_tf.export.npu.faults import ContainerError, NpuError, WorkLimitError
 from udc_tf.export.npu.memory import Region
-from udc_tf.export.npu.operations import Convolution, Dma, Elementwise, Operation
+from udc_tf.export.npu.operations import (
+    FOOTPRINT_LIMIT,
+    Convolution,
+    Dma,
+    Elementwise,
+    Operation,
+)
 from udc_tf.export.npu.output_stage import Stores
 
 _ARENA = "arena"
@@ -63,8 +69,10 @@ class NpuNetwork:
                 for operator in self._container.operators
                 if isinstance(operator, CpuOperator)
             }
-        self._separate = _separate_tensors(self._container.npu_operators)
+        self._separate = _separate_tensors(self._container)
         self._programs = self._build(work_limit)
+        largest = max((operation.footprint for operation in self.operations), default=1)
+        self._batch_limit = FOOTPRINT_LIMIT // largest
         self._caches = [convolution.WeightCache() for _ in self._programs]
 
     @classmethod
@@ -132,7 +140,7 @@ class NpuNetwork:
             raise ValueError("a network that was loaded with `streams_only` has no `run`")
         arrays = self._checked_inputs(inputs)
         batch = len(arrays[0])
-        step = max(1, _BATCH_BYTES // max(1, self.arena_bytes))
+        step = max(1, min(_BATCH_BYTES // max(1, self.arena_bytes), self._batch_limit))
         parts = [
             self._run_batch([a[i : i + step] for a in arrays], observe)
             for i in range(0, batch, step)
@@ -148,7 +156,7 @@ class NpuNetwork:
             if isinstance(operator, CpuOperator):
                 source = self._fetch(operator.inputs[0], stores)
                 target = self._place(operator.outputs[0], stores)
-                result = np.ascontiguousarray(self._cpu[operator.index](source))
+                result = np.ascontiguousarray(self._cpu[operator.index].run(source))
                 target[:] = result.reshape(len(result), -1).view(np.uint8)
             else:
                 self.run_stream(number, stores, observe)
@@ -196,15 +204,15 @@ class NpuNetwork:
         return arrays
 
     def _build(self, work_limit: int) -> list[list[Operation]]:
+        if self.arena_bytes > container.ARENA_LIMIT:
+            raise WorkLimitError(
+                f"arena, inputs and outputs may take {container.ARENA_LIMIT} bytes. "
+                f"Received: {self.arena_bytes} bytes"
+            )
         sizes = {_ARENA: self._container.arena_bytes, program.SHRAM: 0}
-        constant = set()
-        for index, tensor in enumerate(self._container.tensors):
-            if tensor.data is not None:
-                sizes[_constant(index)] = len(tensor.data)
-                constant.add(_constant(index))
         for index in self._separate:
             sizes[_own(index)] = self._container.tensors[index].nbytes
-        checker = program.AccessChecker(sizes, constant)
+        checker = program.AccessChecker(sizes, work_limit)
         if not self._container.inputs or not self._container.outputs:
             raise ContainerError("the graph has no inputs or no outputs")
         for index in self._container.inputs:
@@ -223,7 +231,7 @@ class NpuNetwork:
                 self.region(index, f"region {number}", optional=True)
                 for number, index in enumerate(operator.regions)
             ]
-            programs.append(program.build(operator, regions, checker, work_limit))
+            programs.append(program.build(operator, regions, checker))
         for index in self._container.outputs:
             place = self.region(index, "output", optional=self._cpu is None)
             if place is not None and not checker.defined(place.store, place.offset, place.size):
@@ -239,6 +247,7 @@ class NpuNetwork:
                 if place is not None and place.writable:
                     checker.define(place.store, place.offset, place.size)
             return
+        checker.spend(self._cpu[operator.index].work)
         source, target = (
             self.region(index, f"operand of {operator.name}")
             for index in (operator.inputs[0], operator.outputs[0])
@@ -302,15 +311,15 @@ def _execute(
         pooling.execute(operation, stores)
 
 
-def _separate_tensors(operators: Sequence[NpuOperator]) -> set[int]:
+def _separate_tensors(parsed: Container) -> set[int]:
     """Inputs and outputs the commands address as regions of their own, outside the arena."""
     separate: set[int] = set()
-    for operator in operators:
+    for operator in parsed.npu_operators:
         commands = program.decode(operator.words)
         used = {c.param for c in commands if c.name in _REGION_REGISTERS}
         if any(number >= _IO_REGION for number in used):
             separate.update(operator.regions[_IO_REGION:])
-    return separate
+    return {index for index in separate if parsed.tensors[index].data is None}
 
 
 def _constant(index: int) -> str:

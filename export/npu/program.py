@@ -15,6 +15,7 @@ from udc_tf.export.npu.container import NpuOperator
 from udc_tf.export.npu.faults import MemoryAccessError, NpuError, WorkLimitError
 from udc_tf.export.npu.memory import FeatureMap, Region
 from udc_tf.export.npu.operations import (
+    FOOTPRINT_LIMIT,
     Dma,
     Elementwise,
     Operation,
@@ -32,19 +33,34 @@ from udc_tf.export.npu.registers import Registers
 WORK_LIMIT = 2 * 10**11  # multiply-adds of one inference: about 20 seconds on a host
 SHRAM = "SHRAM"
 _PER_MASK_BYTE = 20
+_PER_PAIR = 2 * 10**5  # two accesses compared
+_PER_COMMAND = 2 * 10**4
 _RUNNING_KERNELS = 2  # operations that may still run when a copy begins
 
 
 class AccessChecker:
-    """Follows which bytes are written, being copied or being computed, command by command."""
+    """Follows which bytes are written, being copied or being computed, command by command.
 
-    def __init__(self, store_sizes: dict[str, int], constant: set[str]):
-        self._written = {
-            name: np.full(size, name in constant, bool) for name, size in store_sizes.items()
-        }
+    It also adds up what the network costs, the checks themselves included, and refuses what would
+    cost more than `work_limit`, before any of it is run.
+    """
+
+    def __init__(self, store_sizes: dict[str, int], work_limit: int):
+        # Constant stores have no entry: they are always written, and nothing writes to them.
+        self._written = {name: np.zeros(size, bool) for name, size in store_sizes.items()}
         self._copies: list[Dma] = []
         self._kernels: list[Operation] = []
-        self.work = 0  # cost of the checks themselves, as `Operation.work`
+        self._work = 0
+        self._work_limit = work_limit
+
+    def spend(self, work: int) -> None:
+        """Adds to the cost."""
+        self._work += work
+        if self._work > self._work_limit:
+            raise WorkLimitError(
+                f"the network up to here costs as much as {self._work} multiply-adds; "
+                f"the limit is {self._work_limit}"
+            )
 
     def define(self, store: str, start: int, length: int) -> None:
         """Marks bytes that something outside the NPU writes: an input, a CPU operator's output."""
@@ -52,7 +68,9 @@ class AccessChecker:
 
     def defined(self, store: str, start: int, length: int) -> bool:
         """True if all these bytes have been written."""
-        return bool(self._written[store][start : start + length].all())
+        return store not in self._written or bool(
+            self._written[store][start : start + length].all()
+        )
 
     def restart(self, shram_size: int) -> None:
         """A new command stream begins: nothing is under way and SHRAM is undefined."""
@@ -70,6 +88,7 @@ class AccessChecker:
 
     def copy(self, dma: Dma) -> None:
         """Checks and notes a copy."""
+        self.spend(dma.work + _PER_PAIR * 3 * len(self._kernels))
         self._check_written(dma.source)
         if self._overlap(dma.source, dma.destination):
             raise MemoryAccessError("the copy's source and destination overlap")
@@ -85,9 +104,14 @@ class AccessChecker:
         """Checks and notes an operation on feature maps."""
         ofm = operation.ofm
         sources = reads(operation)
-        self.work += _PER_MASK_BYTE * sum(
-            extent(source)[2] - extent(source)[1] for source in sources
-        )
+        if operation.footprint > FOOTPRINT_LIMIT:
+            raise WorkLimitError(
+                f"an operation may take {FOOTPRINT_LIMIT} bytes on a host. "
+                f"Received: {operation.footprint} for an OFM of {ofm.shape}"
+            )
+        checked = sum(extent(source)[2] - extent(source)[1] for source in sources)
+        pairs = len(sources) * (1 + len(self._copies))
+        self.spend(operation.work + _PER_MASK_BYTE * checked + _PER_PAIR * pairs)
         for source in sources:
             self._check_written(source)
         if memory.overlaps_itself(ofm, self._written[ofm.region.store].size):
@@ -115,6 +139,8 @@ class AccessChecker:
     def _check_written(self, what: FeatureMap | Span) -> None:
         if isinstance(what, Span):
             written = self.defined(what.store, what.start, what.length)
+        elif what.region.store not in self._written:
+            written = True
         else:
             written = memory.all_marked(self._written[what.region.store], what)
         if not written:
@@ -133,8 +159,8 @@ class AccessChecker:
             return False
         if isinstance(one, Span) and isinstance(other, Span):
             return True
+        self.spend(_PER_MASK_BYTE * self._written[store].size)
         mask = np.zeros(self._written[store].size, bool)
-        self.work += _PER_MASK_BYTE * mask.size
         for what, test in ((one, False), (other, True)):
             if isinstance(what, Span):
                 part = mask[what.start : what.start + what.length]
@@ -152,7 +178,6 @@ def build(
     operator: NpuOperator,
     regions: list[Region | None],
     checker: AccessChecker,
-    work_limit: int = WORK_LIMIT,
 ) -> list[Operation]:
     """Decodes and checks one command stream.
 
@@ -160,7 +185,6 @@ def build(
         operator: the `ethos-u` operator.
         regions: the place of each region number.
         checker: the state of memory before the stream, updated by it.
-        work_limit: multiply-adds the stream may ask for.
 
     Raises:
         NpuError: one of its kinds; the message begins with the command's position.
@@ -169,22 +193,15 @@ def build(
     shram = Region("SHRAM", SHRAM, 0, operator.shram_bytes, True)
     checker.restart(shram.size)
     program: list[Operation] = []
-    work = 0
+    checker.spend(_PER_COMMAND * operator.words.size)
     for command in decode(operator.words):
         registers.begin(command.position)
         try:
             operation = _step(command, registers, checker, operator, shram)
-            if operation is None:
-                continue
-            work += operation.work
-            if work + checker.work > work_limit:
-                raise WorkLimitError(
-                    f"the stream up to here costs as much as {work + checker.work} multiply-adds; "
-                    f"the limit is {work_limit}"
-                )
         except NpuError as error:
             raise located(error, command.position) from None
-        program.append(operation)
+        if operation is not None:
+            program.append(operation)
     return program
 
 

@@ -35,6 +35,13 @@ class Kernel:
             (self.size[1] - 1) * self.dilation[1] + 1,
         )
 
+    def covered(self, ofm_shape: tuple[int, int, int]) -> tuple[int, int]:
+        """Height and width the kernel moves over, padding included, for an output."""
+        return (
+            (ofm_shape[0] - 1) * self.stride[0] + self.reach[0],
+            (ofm_shape[1] - 1) * self.stride[1] + self.reach[1],
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class Activation:
@@ -203,8 +210,7 @@ class Registers:
 
     def window(self, ofm: FeatureMap, kernel: Kernel) -> tuple[int, int]:
         """Height and width of the input, before padding and after upscaling."""
-        height = (ofm.shape[0] - 1) * kernel.stride[0] + kernel.reach[0]
-        width = (ofm.shape[1] - 1) * kernel.stride[1] + kernel.reach[1]
+        height, width = kernel.covered(ofm.shape)
         height -= kernel.padding[0] + kernel.padding[2]
         width -= kernel.padding[1] + kernel.padding[3]
         if height < 1 or width < 1:

@@ -13,6 +13,7 @@ import functools
 import numpy as np
 
 _IFM_MICRO_DEPTH = 8
+_CACHED_LIMIT = 1 << 18  # positions: longer orders are made anew, or 64 would take gigabytes
 _PADDING = -1  # a stream position that fills up a block and belongs to no weight
 
 
@@ -86,7 +87,6 @@ def _round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-@functools.lru_cache(maxsize=64)
 def stream_order(shape: WeightShape) -> np.ndarray:
     """For each stream position the index into the flat [O, KH, KW, I] kernel, -1 for padding.
 
@@ -96,6 +96,13 @@ def stream_order(shape: WeightShape) -> np.ndarray:
         >>> order[:64].tolist() == list(range(64)), order.size
         (True, 256)
     """
+    if shape.stream_bound > _CACHED_LIMIT:
+        return _stream_order.__wrapped__(shape)
+    return _stream_order(shape)
+
+
+@functools.lru_cache(maxsize=64)
+def _stream_order(shape: WeightShape) -> np.ndarray:
     height, width = shape.kernel
     ifm_block = shape.ifm_block_depth
     parts = []
@@ -159,12 +166,11 @@ def _block_order(
     index = ((out * height + row) * width + column) * shape.ifm_depth + into
     valid = (out < ofm[0] + ofm[1]) & (into < min(ifm[0] + ifm[1], shape.ifm_depth))
     valid = valid & axis(elements < y[1] * x[1], 2)
-    return np.where(valid, index, _PADDING).ravel()
+    return np.where(valid, index, _PADDING).ravel().astype(np.int32)
 
 
-def to_kernel(stream: np.ndarray, shape: WeightShape) -> np.ndarray:
+def to_kernel(stream: np.ndarray, shape: WeightShape, order: np.ndarray) -> np.ndarray:
     """Reorders a decoded stream into a kernel of [KH, KW, I, O], the layout matrices want."""
-    order = stream_order(shape)
     kernel = np.zeros(shape.weights, np.int16)
     valid = order >= 0
     kernel[order[valid]] = stream[valid]

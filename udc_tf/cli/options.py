@@ -86,9 +86,10 @@ class Options:
         kinds = {f.name: f.type for f in dataclasses.fields(cls)}
 
         def fits(name: str, value: Any) -> bool:
-            return isinstance(value, kinds[name]) or (
-                isinstance(value, int) and isinstance(0.0, kinds[name])
-            )
+            if isinstance(value, bool) and not isinstance(False, kinds[name]):
+                return False
+            whole = isinstance(value, int) and abs(value) < 1 << 53  # a float in JSON, perhaps
+            return isinstance(value, kinds[name]) or (whole and isinstance(0.0, kinds[name]))
 
         return {k: v for k, v in stored.items() if k in kinds and not fits(k, v)}
 

@@ -1,9 +1,11 @@
 """The result of a search: one configuration, with what it costs and the weights it starts from."""
 
+import contextlib
 import dataclasses
 import json
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,10 @@ from udc_tf.saved_models import build_model, check_config
 
 _FORMAT = 1
 _REMEDY = "save the architecture anew"
+_DAMAGE = (LookupError, TypeError, AttributeError, ArithmeticError, ValueError, RecursionError)
+# Of the original and the compact network: a file that says a billion must not fill the memory.
+WEIGHT_LIMIT = 1 << 28
+CHANNEL_LIMIT = 1 << 22
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,11 +77,14 @@ class Architecture:
         Args:
             inherit_weights: start from the search's weights, if there are any; else anew.
         """
-        model = build_model(self.source)
-        graph = trace(model, copy=False)
-        compactor = Compactor(graph, ChannelGroups(graph), self.configuration)
-        compact = compactor.build()
-        keep_output_names(model, compact)
+        try:
+            with limited_weights(WEIGHT_LIMIT):
+                compact = self._compact()
+        except Exception as error:  # the file may say anything, and Keras trusts it
+            raise ValueError(
+                "The network of this architecture cannot be built; is the file damaged? "
+                f"Received: {type(error).__name__}: {error}"
+            ) from error
         if inherit_weights and self.weights is not None:
             set_layer_weights(compact, self.weights)
         else:
@@ -83,6 +92,16 @@ class Architecture:
                 if hasattr(layer, "refresh_mask"):
                     layer.initialize_range()
                     layer.refresh_mask()
+        return compact
+
+    def _compact(self) -> keras.Model:
+        model = build_model(self.source)
+        graph = trace(model, copy=False)
+        tensors = keras.tree.flatten((graph.inputs, [node.outputs for node in graph.nodes]))
+        if any(((ref.shape or (0,))[-1] or 0) > CHANNEL_LIMIT for ref in tensors):
+            raise ValueError(f"a tensor of more than {CHANNEL_LIMIT} channels")
+        compact = Compactor(graph, ChannelGroups(graph), self.configuration).build()
+        keep_output_names(model, compact)
         return compact
 
     def table(self) -> str:
@@ -159,7 +178,7 @@ class Architecture:
                 raise ValueError(f"format {content.get('format')!r} instead of {_FORMAT}")
             check_config(content["model"])
             loaded = cls._from_json(content)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except _DAMAGE as error:
             raise DamagedFileError(path, error, remedy) from error
         if not content["has_weights"]:
             return loaded
@@ -172,19 +191,35 @@ class Architecture:
         return cls(
             source=content["model"],
             configuration=Configuration(
-                channels=dict(configuration["channels"]),
-                layers={n: LayerChoice(**c) for n, c in configuration["layers"].items()},
-                branches=dict(configuration["branches"]),
+                channels=_numbers(configuration["channels"], int),
+                layers={n: _choice(c) for n, c in configuration["layers"].items()},
+                branches=_numbers(configuration["branches"], int),
             ),
-            choices=dict(content["choices"]),
-            layers=tuple(
-                LayerSummary(**{**row, "kernel_size": tuple(row["kernel_size"])})
-                for row in content["layers"]
-            ),
-            flash_bytes=int(content["flash_bytes"]),
-            macs=int(content["macs"]),
-            targets=tuple(content["targets"]),
+            choices=_numbers(content["choices"], float),
+            layers=tuple(_summary(row) for row in content["layers"]),
+            flash_bytes=_number(content["flash_bytes"], int),
+            macs=_number(content["macs"], int),
+            targets=tuple(dict(target) for target in content["targets"]),
         )
+
+
+@contextlib.contextmanager
+def limited_weights(limit: int) -> Iterator[None]:
+    """Refuses layers whose weights would be more than `limit` in all, before they are made."""
+    made, add_weight = 0, keras.layers.Layer.add_weight
+
+    def counted(self, shape=None, *args, **kwargs):
+        nonlocal made
+        made += math.prod(tuple(shape) if np.iterable(shape) else (shape or 1,))
+        if made > limit:
+            raise ValueError(f"a network of more than {limit} weights")
+        return add_weight(self, shape, *args, **kwargs)
+
+    keras.layers.Layer.add_weight = counted
+    try:
+        yield
+    finally:
+        keras.layers.Layer.add_weight = add_weight
 
 
 def _load_weights(path: Path, remedy: str) -> dict[str, dict[str, np.ndarray]]:
@@ -197,6 +232,38 @@ def _load_weights(path: Path, remedy: str) -> dict[str, dict[str, np.ndarray]]:
     return weights
 
 
+def _number(value: Any, kind: type) -> Any:
+    """A JSON value that has to be a whole number, or any number if `kind` is float."""
+    allowed = int if kind is int else (int, float)
+    if isinstance(value, bool) or not isinstance(value, allowed):
+        raise TypeError(f"a number is needed, not {value!r}")
+    return kind(value)
+
+
+def _numbers(values: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    return {name: _number(value, kind) for name, value in values.items()}
+
+
+def _choice(row: Mapping[str, Any]) -> LayerChoice:
+    choice = LayerChoice(**row)
+    kernel_size = choice.kernel_size
+    return LayerChoice(
+        bits=_number(choice.bits, int),
+        nonzeros=_number(choice.nonzeros, float),
+        kernel_size=None if kernel_size is None else _number(kernel_size, int),
+    )
+
+
+def _summary(row: Mapping[str, Any]) -> LayerSummary:
+    whole = ("inputs", "outputs", "original_outputs", "bits", "weights")
+    return LayerSummary(
+        name=str(row["name"]),
+        kernel_size=tuple(_number(size, int) for size in row["kernel_size"]),
+        **{name: _number(row[name], int) for name in whole},
+        **{name: _number(row[name], float) for name in ("nonzeros", "bytes")},
+    )
+
+
 def get_layer_weights(model: keras.Model) -> dict[str, dict[str, np.ndarray]]:
     """All weights of a flat model, by layer and variable."""
     return {
@@ -207,7 +274,11 @@ def get_layer_weights(model: keras.Model) -> dict[str, dict[str, np.ndarray]]:
 
 
 def set_layer_weights(model: keras.Model, weights) -> None:
-    """The counterpart of `get_layer_weights`."""
+    """The counterpart of `get_layer_weights`.
+
+    Raises:
+        ValueError: `weights` are those of another network.
+    """
     for layer in model.layers:
         for variable in layer.weights:
             value = weights.get(layer.name, {}).get(variable.name)

@@ -92,6 +92,6 @@ class TestStreamOrder:
         stream = np.zeros(weight_order.stream_order(shape).size, np.int16)
         position = int(np.flatnonzero(weight_order.stream_order(shape) == (3 * 2 + 1) * 8 + 5)[0])
         stream[position] = 7
-        kernel = weight_order.to_kernel(stream, shape)
+        kernel = weight_order.to_kernel(stream, shape, weight_order.stream_order(shape))
         assert kernel.shape == (1, 2, 8, 8)
         assert kernel[0, 1, 5, 3] == 7 and kernel.sum() == 7
