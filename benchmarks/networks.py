@@ -16,7 +16,6 @@ from udc_tf.graph.channel_groups import ChannelGroups
 from udc_tf.graph.layer_rules import kernel_kind
 from udc_tf.graph.trace import trace
 from udc_tf.layers.inventory import activation_quantizers
-from udc_tf.search.make import reachable_range
 
 NETWORKS = {
     "resnet8": lambda: models.resnet8(softmax=True),
@@ -63,19 +62,16 @@ def uniform_compact(
     Args:
         dense_ends: the first and the last layer are dense with 8 bits.
     """
-    graph = trace(model)
-    kernels = [node.name for node in graph.nodes if kernel_kind(node.layer) is not None]
-    choices = dict.fromkeys(kernels, LayerChoice(bits, nonzeros))
-    if dense_ends:
-        choices |= dict.fromkeys((kernels[0], kernels[-1]), LayerChoice(8, 1.0))
-    return Compactor(graph, ChannelGroups(graph), Configuration(layers=choices)).build()
+    kernels = [layer.name for layer in model.layers if kernel_kind(layer) is not None]
+    ends = {name: {"bits": 8, "nonzeros": 1.0} for name in (kernels[0], kernels[-1])}
+    return udc_tf.compact(model, bits=bits, nonzeros=nonzeros, layers=ends if dense_ends else {})
 
 
 def budget_between(model: keras.Model, share: float) -> udc_tf.Flash:
     """A budget `share` of the way from the smallest to the largest file of `ethos_u55`."""
     search = udc_tf.make_searchable(model, "ethos_u55", udc_tf.Flash("64MiB"))
-    low, high = reachable_range(search.problem.bound[0], search.problem.plan)
-    return udc_tf.Flash(low + share * (high - low))
+    (reach,) = search.reachable()
+    return udc_tf.Flash(reach.smallest + share * (reach.largest - reach.smallest))
 
 
 def with_statistics(model: keras.Model, rng: np.random.Generator) -> keras.Model:

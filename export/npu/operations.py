@@ -360,7 +360,7 @@ def _block(
         "rounding": rounding,
         "table": table,
         "accumulator_bits": formats[acc_format],
-        "block": tuple(registers.size(f"OFM_BLK_{axis}") for axis in ("HEIGHT", "WIDTH", "DEPTH")),
+        "block": registers.block(),
     }
 
 

@@ -104,6 +104,15 @@ class Registers:
         """The value of a register that holds a size minus one."""
         return self.take(f"{name}_M1") + 1
 
+    def block(self) -> tuple[int, int, int]:
+        """Height, width and depth of the OFM's blocks, which results do not depend on.
+
+        They only say how long an operation takes; unset they are as after a reset.
+        """
+        axes = ("HEIGHT", "WIDTH", "DEPTH")
+        height, width, depth = (self._values.get(f"OFM_BLK_{axis}_M1", 0) + 1 for axis in axes)
+        return height, width, depth
+
     def address(self, name: str) -> int:
         """An address or length: unsigned, 40 bits."""
         value = self.take(name)
