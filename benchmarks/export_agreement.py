@@ -1,20 +1,23 @@
 """How far exported networks are from their Keras models, beside what the gate of `export` allows.
 
-    python benchmarks/export_agreement.py
+    python -m benchmarks.export_agreement
 
 Networks of the export matrix: plain float ones (quantized after training, statistics as training
 leaves them), compact ones of random weights, and compact ones that have been trained. Everything
-here should pass; what is recorded is the margin. Writes export_agreement.json beside this file.
+here should pass; what is recorded is the margin.
 """
 
-import json
-import pathlib
+import functools
 import time
+from collections.abc import Mapping
 
 import keras
 import numpy as np
-from absl import app, flags
-from export_networks import (
+from absl import flags
+
+from benchmarks import harness
+from benchmarks.harness import Row, Rows, table
+from benchmarks.networks import (
     NETWORKS,
     random_compact,
     random_inputs,
@@ -22,13 +25,7 @@ from export_networks import (
     trained_compact,
     with_statistics,
 )
-
 from udc_tf.export import agreement, errors, int8
-from udc_tf.files import replaced_atomically
-
-_BITS = flags.DEFINE_list("bits", ["1", "4", "8"], "Of compact networks.")
-_NETWORKS = flags.DEFINE_list("networks", list(NETWORKS), "Which of them.")
-_TRAINED = flags.DEFINE_list("trained", ["ds_cnn", "cnn28", "resnet8"], "Also trained.")
 
 
 def _plain(name: str) -> keras.Model:
@@ -37,12 +34,12 @@ def _plain(name: str) -> keras.Model:
 
 
 def cases():
-    for name in _NETWORKS.value:
+    for name in flags.FLAGS.networks:
         yield f"{name}, plain", lambda name=name: _plain(name), random_inputs
-        for bits in map(int, _BITS.value):
+        for bits in map(int, flags.FLAGS.bits):
             made = lambda name=name, bits=bits: random_compact(name, 0, bits)  # noqa: E731
             yield f"{name}, {bits} bits, random weights", made, random_inputs
-            if name in _TRAINED.value:
+            if name in flags.FLAGS.trained:
                 made = lambda name=name, bits=bits: trained_compact(name, 0, bits)  # noqa: E731
                 yield f"{name}, {bits} bits, trained", made, lambda *args: task(*args)[0]
 
@@ -60,19 +57,25 @@ def measure(model: keras.Model, data: np.ndarray) -> dict:
     return {**result, **times}
 
 
-def main(_):
-    path = pathlib.Path(__file__).with_suffix(".json")
-    results = json.loads(path.read_text()) if path.exists() else {}
+def measured(make, inputs) -> Row:
+    keras.utils.clear_session()
+    model = make()
+    return measure(model, inputs(model, 64, np.random.default_rng(100)))
+
+
+def report(rows: Mapping[str, Row]) -> str:
+    refused = [name for name, row in rows.items() if "refused" in row]
+    return table(("networks", "refused by the gate"), [(len(rows), ", ".join(refused) or 0)])
+
+
+def run(rows: Rows) -> str:
     for key, make, inputs in cases():
-        if key in results:
-            continue
-        keras.utils.clear_session()
-        model = make()
-        results[key] = measure(model, inputs(model, 64, np.random.default_rng(100)))
-        print(key, results[key], flush=True)
-        with replaced_atomically(path) as partial:
-            partial.write_text(json.dumps(results, indent=1) + "\n")
+        rows.once(key, functools.partial(measured, make, inputs))
+    return report(rows.read())
 
 
 if __name__ == "__main__":
-    app.run(main)
+    flags.DEFINE_list("bits", ["1", "4", "8"], "Of compact networks.")
+    flags.DEFINE_list("networks", list(NETWORKS), "Which of them.")
+    flags.DEFINE_list("trained", ["ds_cnn", "cnn28", "resnet8"], "Also trained.")
+    harness.main(run, "export_agreement")

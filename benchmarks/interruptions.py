@@ -17,8 +17,8 @@ before it happens. Rows that are there already are not run again.
     python -m benchmarks.interruptions --step=search --chosen=2 --drawn=2 --results=/tmp/few.json
 """
 
-import argparse
 import errno
+import functools
 import hashlib
 import json
 import os
@@ -30,19 +30,23 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import flags
+
+from benchmarks import harness
+from benchmarks.harness import Row, Rows, table
 
 # With all that a command imports on its way, so that its process need not.
 from udc_tf.cli import commands
-from udc_tf.files import replaced_atomically
-from udc_tf.report import front as front_report  # noqa: F401
-from udc_tf.report import page  # noqa: F401
+from udc_tf.report import (
+    front_page,  # noqa: F401
+    page,  # noqa: F401
+)
 
-RESULTS = pathlib.Path(__file__).with_suffix(".json")
 _FLAGS = (
     "--model=benchmarks.interruptions:network", "--data=digits", "--image_size=8", "--channels=1",
     "--examples=16", "--batch_size=8", "--samples=1", "--size_compiles=1", "--widths=0.5,1",
@@ -115,7 +119,9 @@ def start(case: pathlib.Path, step: str, at_change: Callable[[int], None]) -> in
         os._exit(code)
 
 
-def run(case: pathlib.Path, step: str, kind: str = "", moment: float = 0.0, drawn=False) -> dict:
+def run_command(
+    case: pathlib.Path, step: str, kind: str = "", moment: float = 0.0, drawn=False
+) -> dict:
     """Runs a command, ended at a moment if a kind is given: its exit code, seconds and changes."""
     (case / "work").mkdir(parents=True, exist_ok=True)
     counter = case / "changes.txt"
@@ -180,11 +186,11 @@ def interrupted(scratch: pathlib.Path, step: str, kind: str, moment: float, draw
         shutil.copytree(scratch / before / "work", case / "work")
     else:
         case.mkdir()
-    ended = run(case, step, kind, moment, drawn)
+    ended = run_command(case, step, kind, moment, drawn)
     text = (case / "log.txt").read_text(errors="replace")
     said = next((x for x in reversed(text.splitlines()) if x.startswith("udc")), "")
     (case / "log.txt").unlink()
-    resumed = run(case, step)
+    resumed = run_command(case, step)
     differing = different(scratch / step / "work", case / "work")
     if differing or resumed["code"]:
         shutil.rmtree(scratch / "failed", ignore_errors=True)
@@ -211,7 +217,7 @@ def references(scratch: pathlib.Path, steps) -> dict[str, dict]:
         shutil.rmtree(scratch / step, ignore_errors=True)
         if before is not None:
             shutil.copytree(scratch / before / "work", scratch / step / "work")
-        measured[step] = run(scratch / step, step)
+        measured[step] = run_command(scratch / step, step)
         if measured[step]["code"]:
             raise RuntimeError((scratch / step / "log.txt").read_text()[-3000:])
         print(f"{step}: {measured[step]}", flush=True)
@@ -232,60 +238,53 @@ def moments(step: str, reference: dict, chosen: int, drawn: int):
         yield f"{step}/drawn/{i}", kind, moment, True
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--step", choices=STEPS, action="append")
-    parser.add_argument("--chosen", type=int, default=5, help="moments per step")
-    parser.add_argument("--drawn", type=int, default=15, help="moments per step")
-    parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
-    given = parser.parse_args()
-    steps = given.step or [step for step in STEPS if step != _IN_ONE_GO]
-    rows = json.loads(given.results.read_text())["rows"] if given.results.exists() else {}
-    with tempfile.TemporaryDirectory() as folder:
-        scratch = pathlib.Path(folder)
-        measured = references(scratch, steps)
-        if "export" in measured and "udc/in one go" not in rows:
-            measured |= references(scratch, [_IN_ONE_GO])
-            files = different(scratch / "export" / "work", scratch / _IN_ONE_GO / "work")
-            rows["udc/in one go"] = {"kind": "in one go", "resumed": 0, "differing": files}
-            _write(given.results, rows)
-        plans = [list(moments(s, measured[s], given.chosen, given.drawn)) for s in steps]
-        # In turns, so that whatever was run of it is spread over the steps.
-        for i in range(max(map(len, plans))):
-            for key, kind, moment, drawn in (plan[i] for plan in plans if i < len(plan)):
-                if key in rows:
-                    continue
-                row = interrupted(scratch, key.split("/")[0], kind, moment, drawn)
-                rows[key] = {"kind": kind, "moment": moment, **row}
-                print(key, rows[key], flush=True)
-                _write(given.results, rows)
-        failed = scratch / "failed"
-        if failed.exists() and "KEEP_FAILED" in os.environ:
-            shutil.copytree(failed, os.environ["KEEP_FAILED"], dirs_exist_ok=True)
-    return 0 if all(map(same, rows.values())) else 1
-
-
-def same(row: dict) -> bool:
+def same(row: Row) -> bool:
     """Whether the resumed run ended as one that was not interrupted."""
     return row["resumed"] == 0 and not row["differing"]
 
 
-def _write(path: pathlib.Path, rows: dict[str, dict]) -> None:
-    def count(of):
-        return {"runs": len(of), "same_in_the_end": sum(map(same, of))}
+def report(rows: Mapping[str, Row]) -> str:
+    lines = []
+    for step in STEPS:
+        for kind in (*KINDS, "in one go"):
+            of = [r for k, r in rows.items() if k.startswith(f"{step}/") and r["kind"] == kind]
+            if of:
+                lines.append((step, kind, len(of), sum(map(same, of))))
+    lines.append(("all", "", len(rows), sum(map(same, rows.values()))))
+    return table(("step", "ended by", "runs", "same in the end"), lines)
 
-    total = count([r for r in rows.values() if r["kind"] in KINDS])
-    counts = {
-        f"{step}, {kind}": count(
-            [r for k, r in rows.items() if k.startswith(step) and r["kind"] == kind]
-        )
-        for step in STEPS
-        for kind in KINDS
-    }
-    with replaced_atomically(path) as partial:
-        content = {"total": total, "counts": counts, "rows": rows}
-        partial.write_text(json.dumps(content, indent=1) + "\n")
+
+def run_all(rows: Rows, scratch: pathlib.Path, steps: Sequence[str]) -> None:
+    given = flags.FLAGS
+    measured = references(scratch, steps)
+    if "export" in measured and f"{_IN_ONE_GO}/0" not in rows.read():
+        measured |= references(scratch, [_IN_ONE_GO])
+        files = different(scratch / "export" / "work", scratch / _IN_ONE_GO / "work")
+        rows.add(f"{_IN_ONE_GO}/0", {"kind": "in one go", "resumed": 0, "differing": files})
+    plans = [list(moments(s, measured[s], given.chosen, given.drawn)) for s in steps]
+    # In turns, so that whatever was run of it is spread over the steps.
+    for i in range(max(map(len, plans))):
+        for key, kind, moment, drawn in (plan[i] for plan in plans if i < len(plan)):
+            case = functools.partial(interrupted, scratch, key.split("/")[0], kind, moment, drawn)
+            rows.once(key, lambda case=case, kind=kind, moment=moment: {
+                "kind": kind, "moment": moment, **case(),
+            })  # fmt: skip
+    failed = scratch / "failed"
+    if failed.exists() and given.keep_failed:
+        shutil.copytree(failed, given.keep_failed, dirs_exist_ok=True)
+
+
+def run(rows: Rows) -> str:
+    if not flags.FLAGS.only_report:
+        steps = flags.FLAGS.step or [step for step in STEPS if step != _IN_ONE_GO]
+        with tempfile.TemporaryDirectory() as folder:
+            run_all(rows, pathlib.Path(folder), steps)
+    return report(rows.read())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    flags.DEFINE_multi_enum("step", None, list(STEPS), "Which; all by default.")
+    flags.DEFINE_integer("chosen", 5, "Moments per step.")
+    flags.DEFINE_integer("drawn", 15, "Moments per step.")
+    flags.DEFINE_string("keep_failed", None, "Where a run that ended otherwise is kept.")
+    harness.main(run, "interruptions")

@@ -8,10 +8,9 @@ import pytest
 from keras import layers as kl
 
 import udc_tf.export
-from udc_tf.compact.build import Compactor, Configuration, LayerChoice
 from udc_tf.export import agreement, errors, int8, tflite_writer
 from udc_tf.export.lowering import lower
-from udc_tf.graph.channel_groups import ChannelGroups
+from udc_tf.graph import layer_rules
 from udc_tf.graph.trace import trace
 
 
@@ -26,14 +25,7 @@ def network() -> keras.Model:
 
 
 def compacted(model: keras.Model, bits: int = 4) -> keras.Model:
-    graph = trace(model)
-    layers = {n.name: LayerChoice(bits, 0.6) for n in graph.nodes}
-    compact = Compactor(graph, ChannelGroups(graph), Configuration(layers=layers)).build()
-    for layer in compact.layers:
-        if hasattr(layer, "refresh_mask"):
-            layer.initialize_range()
-            layer.refresh_mask()
-    return compact
+    return udc_tf.compact(model, bits=bits, nonzeros=0.6)
 
 
 def images(*shape: int, count: int = 16) -> np.ndarray:
@@ -111,9 +103,8 @@ def test_layer_that_lowering_takes_for_nothing(monkeypatch):
     model = keras.Sequential(
         [keras.Input((6,)), kl.Dense(4), kl.LeakyReLU(name="leaky"), kl.Dense(2)]
     )
-    from udc_tf.export import lowering
-
-    monkeypatch.setattr(lowering, "_NOTHING", (*lowering._NOTHING, kl.LeakyReLU))
+    nothing = layer_rules.Rule()
+    monkeypatch.setitem(layer_rules._LAYERS, kl.LeakyReLU, nothing)
     data = images(6)
     with pytest.raises(errors.MismatchError, match="`leaky`"):
         agreement.check(model, int8.to_int8(model, data), [data])
@@ -131,9 +122,9 @@ def test_fault_of_the_writer_is_found_in_what_tflm_computes(monkeypatch, tmp_pat
 
     monkeypatch.setattr(tflite_writer, "write", without_relu)
     # The file's range of that value begins at zero, which hides a ReLU; so it is widened.
-    of_range = int8.calibrating.Quantization.of_range
+    of_range = int8.ranges.Quantization.of_range
     widened = classmethod(lambda cls, low, high: of_range(min(low, -high), high))
-    monkeypatch.setattr(int8.calibrating.Quantization, "of_range", widened)
+    monkeypatch.setattr(int8.ranges.Quantization, "of_range", widened)
     with pytest.raises(errors.MismatchError, match=r"first layer that departs is `second`"):
         udc_tf.export.export(network(), tmp_path, calibration=images(8, 8, 3))
     assert list(tmp_path.iterdir()) == []
