@@ -134,7 +134,7 @@ def _try(folder: pathlib.Path, name: str, damage, work: pathlib.Path, command: s
         return f"{case}: lost {lost}" if lost else ""
     if code not in (1, 2) or len(ours) != 1 or "Traceback" in "".join(lines):
         return case
-    if str(work / name) not in ours[0] and not name.startswith("state/"):
+    if str(work / name) not in ours[0]:
         return f"{case}: does not name the file"
     changed = [n for n in {*before, *after} if before.get(n) != after.get(n)]
     changed = [n for n in changed if not n.startswith(_FOR_PEOPLE)]
