@@ -45,8 +45,8 @@ class SizeModel:
     Where most zeros stand alone (`zeros_stand_alone`) the coder has no runs of them: instead of
     payload and mask, each coded weight then takes direct_bits[b].
 
-    The defaults are measured on Vela's coder; `udc_tf.export.calibrate` fits them to a network.
-    Tables may be partial: bits that are not named have the default.
+    The defaults are measured on Vela's coder; `udc_tf.export.fit_size_model` fits them to a
+    network. Tables may be partial: bits that are not named have the default.
     """
 
     fixed: float = 1500.0

@@ -105,7 +105,7 @@ class SizeFit:
             raise DamagedFileError(path, error, remedy) from error
 
 
-def calibrate(
+def fit_size_model(
     model: keras.Model,
     space: SearchSpace | str,
     target: Flash,
@@ -127,7 +127,8 @@ def calibrate(
     Example:
 
     ```python
-    target = udc_tf.export.calibrate(model, "ethos_u55", udc_tf.Flash("32KiB"), path="size.json")
+    flash = udc_tf.Flash("32KiB")
+    target = udc_tf.export.fit_size_model(model, "ethos_u55", flash, path="size.json")
     search = udc_tf.make_searchable(model, "ethos_u55", target)
     ```
     """
@@ -140,6 +141,9 @@ def calibrate(
     if path is not None:
         fitted.save(path)
     return dataclasses.replace(target, size_model=fitted.size_model)
+
+
+calibrate = fit_size_model  # deprecated: the name until 0.1.0
 
 
 def measure(
