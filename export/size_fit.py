@@ -2,8 +2,8 @@
 
 A handful of configurations, drawn near the budget, are built, converted and compiled. What the
 weight streams take says how efficient the coding is; what is left of the files then says what
-operators, channels and the container take. Both by least squares, held near the defaults where the
-sample says little.
+operators, channels and the container take. Both are fitted by least squares and held near the
+defaults where the sample says little.
 """
 
 import dataclasses

@@ -138,7 +138,7 @@ class Macs:
 
 @dataclasses.dataclass(frozen=True)
 class PaperSize:
-    """The size as the UDC paper prints it, b + H(s) bits a weight, for comparison with it.
+    """The size as the UDC paper prints it, b + H(s) bits per weight, for comparison with it.
 
     It never rewards sparsity; use `Flash` for a device.
     """

@@ -107,7 +107,7 @@ def describe(search, chosen: np.ndarray) -> Architecture:
                 outputs=round(float(counts.outputs[i])),
                 original_outputs=len(layer.outputs),
                 bits=int(choices.get(f"bits/{layer.name}", _only(layer.options.bits) or 8)),
-                nonzeros=float(counts.density[i]),
+                nonzeros=float(counts.nonzeros[i]),
                 weights=round(float(counts.weights[i])),
                 bytes=round(float(size[i]), 1),
             )

@@ -201,12 +201,12 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
 
     @property
     def kernel_layers(self) -> list[SearchableKernel]:
-        """In the plan's order."""
+        """The layers with a searched kernel, in the plan's order."""
         return self._kernel_layers
 
     @property
     def ranges(self) -> list[keras.Variable]:
-        """Of the quantizers of all layers, one vector per layer."""
+        """The ranges of all layers' quantizers, one vector per layer."""
         return [layer.log_ranges for layer in self.kernel_layers if layer.log_ranges is not None]
 
     def fit(
@@ -294,7 +294,7 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
     def set_out(self, certainty: float | None = None) -> None:
         """Sets the decisions to the first guess for the weights as they are.
 
-        `fit` does when the warm-up ends, with the settings' certainty.
+        `fit` does so when the warm-up ends, with the settings' certainty.
         """
         certainty = self.settings.certainty if certainty is None else certainty
         if not certainty:
