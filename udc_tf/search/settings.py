@@ -48,7 +48,7 @@ class SearchSettings:
             weights best. 1 goes all the way; 0 leaves them to their gradient alone.
         decision_travel: learning rate times steps of the decisions: how far they can move in a run,
             whatever its length. Higher values decide sooner. From a first guess the rate is at most
-            0.01, so that short runs (less than 3,000 deciding steps) travel less far and keep to it.
+            0.01, so that runs with less than 3,000 deciding steps keep nearer to it.
         seed: of the sampling; another one draws other samples.
 
     Example:
