@@ -3,8 +3,8 @@
     python -m benchmarks.export_budgets
 
 Twenty cases of network, budget and seed on the embedded digits, each the whole way as `udc` goes
-it, but short: the size model is calibrated on 8 networks, the search runs for 60 steps, finetuning
-for 45, then the network is exported with its budget. Calibrations are kept in --workdir.
+it, but short: the size model is fitted to 8 networks, the search runs for 60 steps, finetuning
+for 45, then the network is exported with its budget. Fits are kept in --workdir.
 """
 
 import functools
@@ -32,17 +32,17 @@ CASES = [
 ]
 
 
-def calibrated(name: str, share: float, workdir: pathlib.Path) -> udc_tf.Flash:
+def fitted_target(name: str, share: float, workdir: pathlib.Path) -> udc_tf.Flash:
     """A budget between the network's extremes, with a size model fitted to it."""
     keras.utils.set_random_seed(0)
     model = DIGIT_NETWORKS[name]()
     path = workdir / f"{name}_{share}.json"
     target = budget_between(model, share)
-    return udc_tf.export.calibrate(model, "ethos_u55", target, path=path, configurations=8)
+    return udc_tf.export.fit_size_model(model, "ethos_u55", target, path=path, configurations=8)
 
 
 def measure(name: str, share: float, seed: int, workdir: pathlib.Path) -> Row:
-    target = calibrated(name, share, workdir)
+    target = fitted_target(name, share, workdir)
     x, y = scaled_digits("train", 960)
     keras.utils.set_random_seed(seed)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -95,6 +95,6 @@ if __name__ == "__main__":
     flags.DEFINE_string(
         "workdir",
         str(pathlib.Path(tempfile.gettempdir(), "udc_export_budgets")),
-        "Where calibrations and artefacts are kept.",
+        "Where fits and artefacts are kept.",
     )
     harness.main(run, "export_budgets")

@@ -4,12 +4,11 @@ python -m benchmarks.fuzz                       # all targets, one after the oth
 python -m benchmarks.fuzz --targets=weights     # one of them; goes on where it was interrupted
 
 The targets, and the errors each may end with, are in tests/support/fuzz_targets.py. Branches of the
-readers
-guide libFuzzer; half of the mutations or more know what the input is (words, commands, JSON), the
-others are libFuzzer's own. A finding is an exception that the reader does not document, an input
-that takes more than HANG_SECONDS of processor time, or a process above MEMORY_LIMIT. It is written
-to build/fuzz/<target>/findings and fuzzing goes on; each place of the code is told once. A target
-whose code has changed begins anew, with the inputs found so far. Writes fuzz.json beside this file.
+readers guide libFuzzer; half of the mutations or more know what the input is (words, commands,
+JSON), the others are libFuzzer's own. A finding is an exception that the reader does not document,
+an input that takes more than HANG_SECONDS of processor time, or a process above MEMORY_LIMIT. It is
+written to build/fuzz/<target>/findings and fuzzing goes on; each place of the code is told once. A
+target whose code has changed begins anew, with the inputs found so far. Writes results/fuzz.json.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ import types
 
 HERE = pathlib.Path(__file__).parent
 FOLDER = HERE.parent / "build" / "fuzz"
-RESULT = HERE / "fuzz.json"
+RESULT = HERE / "results" / "fuzz.json"
 HANG_SECONDS = 10
 MEMORY_LIMIT = 1 << 30
 CRASH_LIMIT = 20  # processes that may die before a target is given up
@@ -42,7 +41,7 @@ CODE = {
     "commands": ("export/npu",),
     "weights": ("export/npu",),
     "tflite": ("export/tflite_file.py", "export/npu/flatbuffer.py"),
-    "architecture": ("udc_tf/architecture.py", "udc_tf/compaction.py", "udc_tf/files.py"),
+    "architecture": ("udc_tf/compact", "udc_tf/files.py"),
     "record": ("udc_tf/cli",),
 }
 NEEDS_TENSORFLOW = ("architecture", "record")

@@ -1,4 +1,4 @@
-"""How well the calibrated size model predicts compiled files that it was not fitted to.
+"""How well the fitted size model predicts compiled files that it was not fitted to.
 
     python -m benchmarks.size_prediction
     python -m benchmarks.size_prediction --networks=resnet8,ds_cnn
@@ -19,7 +19,7 @@ from benchmarks.harness import Row, Rows, table
 from benchmarks.networks import NETWORKS
 from udc_tf.cost.flash import SizeModel
 from udc_tf.cost.targets import Flash
-from udc_tf.export import size_calibration
+from udc_tf.export import size_fit
 
 BUDGETS = {
     "resnet8": "24KiB",
@@ -39,7 +39,7 @@ def summary(errors: np.ndarray) -> dict[str, float]:
 
 def measure(name: str, fitted_count: int, held_out: int) -> Row:
     target = Flash(BUDGETS[name])
-    rows = size_calibration.measure(
+    rows = size_fit.measure(
         NETWORKS[name](),
         "ethos_u55",
         target,
@@ -47,14 +47,14 @@ def measure(name: str, fitted_count: int, held_out: int) -> Row:
         progress=lambda done, count: print(f"{name}: {done} of {count}", flush=True),
     )
     fitted, unseen = rows[:fitted_count], rows[fitted_count:]
-    model = size_calibration.fit(fitted)
-    calibrated = size_calibration.SizeFit(model, target.accelerator, tuple(fitted))
-    default = size_calibration.SizeFit(SizeModel(), target.accelerator, tuple(fitted))
+    model = size_fit.fit(fitted)
+    fitted_model = size_fit.SizeFit(model, target.accelerator, tuple(fitted))
+    default = size_fit.SizeFit(SizeModel(), target.accelerator, tuple(fitted))
     return {
         "size_model": model.to_dict(),
         "default_on_unseen": summary(default.errors(unseen)),
-        "fitted_on_its_own": summary(calibrated.errors()),
-        "fitted_on_unseen": summary(calibrated.errors(unseen)),
+        "fitted_on_its_own": summary(fitted_model.errors()),
+        "fitted_on_unseen": summary(fitted_model.errors(unseen)),
         "unseen": [
             {"compiled": m.flash_bytes, "predicted": round(m.predicted(model))} for m in unseen
         ],

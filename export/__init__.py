@@ -4,9 +4,10 @@ import importlib
 
 # Name -> the module that has it: imported on first use, since some bring all of TensorFlow.
 _LAZY = {
-    "calibrate": "udc_tf.export.size_calibration",
+    "calibrate": "udc_tf.export.size_fit",  # deprecated name of `fit_size_model`
     "compile_with_vela": "udc_tf.export.vela",
     "export": "udc_tf.export.pipeline",
+    "fit_size_model": "udc_tf.export.size_fit",
     "run": "udc_tf.export.runners",
 }
 

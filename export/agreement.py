@@ -15,7 +15,7 @@ Two comparisons on a handful of calibration inputs, both with the Keras model's 
    step of the output if that is more. And never more than `FAR` times the outputs' own standard
    deviation (or two steps): a constant would be as close, so 8 bits do not hold the network.
 
-How far honest networks stay from these limits: `benchmarks/export_agreement.json`.
+How far honest networks stay from these limits: `benchmarks/results/export_agreement.json`.
 """
 
 import dataclasses

@@ -43,7 +43,7 @@ class CodeCheck:
 def compare_codes(
     model: keras.Model, content: bytes, layers: list[tuple[list[tuple[int, int]], str]]
 ) -> list[CodeCheck]:
-    """One `CodeCheck` a layer that has an `integer_kernel`.
+    """One `CodeCheck` for each layer that has an `integer_kernel`.
 
     Args:
         layers: (terms, name of the layer); a term is the index of an operator in the file and the

@@ -2,7 +2,7 @@
 
     gamma * (codes*d * x + bias - mean) / sigma + beta  =  (codes*sign(a)) * (d*|a|) x + folded bias
 
-with a = gamma/sigma a channel: the integers stay those of training, up to the sign of a channel.
+with a = gamma/sigma per channel: the integers stay those of training, up to the sign of a channel.
 """
 
 import dataclasses

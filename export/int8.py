@@ -34,7 +34,7 @@ class Int8Model:
     Attributes:
         content: the bytes of the .tflite.
         network: its operators, in the file's order.
-        quantizations: one a value of the network.
+        quantizations: one per value of the network.
         shifts: layer -> how many steps its second tensor, of signs, counts for.
     """
 
@@ -67,7 +67,7 @@ def to_int8(model: keras.Model, calibration: Any = None, deployment: str = "sing
     Args:
         model: a compact network, or one of plain Keras layers.
         calibration: an array, a list or dictionary of arrays, a dataset or batches.
-        deployment: "single", one integer tensor a layer; "two_tensors", see `two_tensors`.
+        deployment: "single", one integer tensor per layer; "two_tensors", see `two_tensors`.
 
     Raises:
         ConversionError: a layer has no int8 operator, or the file does not hold the integers.

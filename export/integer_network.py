@@ -73,8 +73,8 @@ class Kernel:
         layer: the Keras layer they belong to.
         codes: int8, in TFLite's layout.
         axis: of the output channels.
-        scales: one a channel, or a single one for the whole tensor; batch norm is in them.
-        bias: real, one a channel.
+        scales: one per channel, or a single one for the whole tensor; batch norm is in them.
+        bias: real, one per channel.
         bias_codes: int32, as written; see `bias_rounding`.
         bits: of the codes, as the network says; None for a layer that was not searched.
         collapsed: channels that batch norm all but switched off; see `folding.within_int32`.
@@ -175,5 +175,5 @@ class IntegerNetwork:
 
 
 def bias_scales(step: Step, quantizations: Sequence[Quantization]) -> np.ndarray:
-    """Units of a kernel's accumulators: one a channel, or a single one."""
+    """Units of a kernel's accumulators: one per channel, or a single one."""
     return np.float32(quantizations[step.inputs[0]].scale) * np.float32(step.kernel.scales)

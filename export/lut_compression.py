@@ -2,8 +2,9 @@
 
 TFLM unpacks such a tensor with a DECODE operator into its arena before the layer runs. Each weight
 is an index of as many bits as the tensor's number of different values needs. Tables must follow the
-scales: one a channel where scales are. With one table for a tensor that has a scale a channel, the
-pinned TFLM computes something else (benchmarks/results/tflm_compression.json).
+scales: one table per channel where there is one scale per channel. With one table for a tensor that
+has a scale per channel, the pinned TFLM computes something else
+(benchmarks/results/tflm_compression.json).
 """
 
 import numpy as np

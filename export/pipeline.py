@@ -105,8 +105,8 @@ def export(
         system_config, memory_mode, optimise, vela_config, allow_cpu_operators: as in
             `compile_with_vela`.
         sram_budget: largest working memory, such as "256KiB".
-        deployment: "single": one integer tensor a layer; "two_tensors": f(x,Q) + beta*f(x,sign) for
-            layers in the shifted number format, which takes more flash (see `two_tensors`).
+        deployment: "single": one integer tensor per layer; "two_tensors": f(x,Q) + beta*f(x,sign)
+            for layers in the shifted number format, which takes more flash (see `two_tensors`).
         lut: also writes `model_lut.tflite`, weights as TFLM's look-up tables, for microcontrollers
             without an NPU; checked to compute the same in TFLM.
         golden_samples: how many inputs and outputs to keep for the firmware's own tests.

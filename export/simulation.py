@@ -31,8 +31,8 @@ def run(
     """Outputs for a batch of inputs.
 
     Args:
-        inputs: one array an input of the network, real values, first axis the batch.
-        quantizations: one a value of the network; None runs without rounding.
+        inputs: one array per input of the network, real values, first axis the batch.
+        quantizations: one per value of the network; None runs without rounding.
         observe: is called with each value's index and what it held.
     """
     held: dict[int, tf.Tensor] = {}

@@ -1,6 +1,6 @@
 """What each layer's weights take, by theory and in fact, side by side.
 
-- bound: s*b + H(s) bits a weight, what the search counts with;
+- bound: s*b + H(s) bits per weight, what the search counts with;
 - entropy: of the codes as they are, what an ideal coder that knows their histogram needs;
 - coded: the mask through a real arithmetic coder plus the non-zeros at `b` bits each;
 - vela: the encoded weight stream in the compiled file.
@@ -40,7 +40,7 @@ class LayerSize:
 
 
 def layer_sizes(network: IntegerNetwork, compiled: VelaResult | None = None) -> list[LayerSize]:
-    """One entry a layer with weights, in the order of the network."""
+    """One entry per layer with weights, in the order of the network."""
     stored = {} if compiled is None else compiled.weight_bytes
     sizes = []
     for index, step in enumerate(network.steps):
@@ -48,8 +48,8 @@ def layer_sizes(network: IntegerNetwork, compiled: VelaResult | None = None) -> 
             continue
         kernel = step.kernel
         bits = effective_bits(kernel)
-        density = kernel.nonzeros / kernel.codes.size
-        bound = kernel.codes.size * (density * bits + binary_entropy(density)) / 8
+        share = kernel.nonzeros / kernel.codes.size
+        bound = kernel.codes.size * (share * bits + binary_entropy(share)) / 8
         mask = arithmetic_coded_bytes(kernel.codes != 0)
         sizes.append(
             LayerSize(
@@ -73,7 +73,7 @@ def effective_bits(kernel: Kernel) -> int:
 
 
 def empirical_entropy(codes: np.ndarray) -> float:
-    """Bits a symbol of the codes' own histogram.
+    """Bits per symbol of the codes' own histogram.
 
     >>> empirical_entropy(np.array([1, -1, 1, -1]))
     1.0
@@ -103,7 +103,7 @@ def arithmetic_coded_bytes(mask: np.ndarray) -> float | None:
 
 
 def table(sizes: list[LayerSize]) -> str:
-    """The sizes as text, in bits a weight, with totals in bytes."""
+    """The sizes as text, in bits per weight, with totals in bytes."""
     rows = [("layer", "weights", "bits", "non-zeros", "s*b+H(s)", "entropy", "coded", "Vela")]
 
     def bits(number: float | None, weights: int) -> str:

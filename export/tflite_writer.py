@@ -13,7 +13,7 @@ from tensorflow.lite.python import schema_py_generated as schema
 from udc_tf.export.integer_network import IntegerNetwork, Quantization, Step, bias_scales
 
 _ALIGNMENT = 16  # of constant data, which a microcontroller reads in place
-# Least version of each operator in which int8 (and a scale a channel) is defined.
+# Least version of each operator in which int8 (and a scale per channel) is defined.
 _VERSIONS = {
     "CONV_2D": 3,
     "DEPTHWISE_CONV_2D": 3,

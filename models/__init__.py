@@ -1,4 +1,4 @@
-"""The model zoo and its data sets: one file a network, each a plain Keras functional model.
+"""The model zoo and its data sets: one file per network, each a plain Keras functional model.
 
 >>> model = resnet8(input_shape=(28, 28, 1), classes=10)
 """

@@ -26,13 +26,13 @@ def norm_relu(x, name, relu=True, max_value=None):
 
 
 def classifier(x, classes, softmax=False, dropout=0.0):
-    """Average over the image, then one logit a class (or probabilities)."""
+    """Average over the image, then one logit per class (or probabilities)."""
     x = layers.GlobalAveragePooling2D(name="pool")(x)
     return head(x, classes, softmax, dropout)
 
 
 def head(x, classes, softmax=False, dropout=0.0):
-    """One logit a class (or probabilities) for a vector."""
+    """One logit per class (or probabilities) for a vector."""
     if dropout:
         x = layers.Dropout(dropout, name="head_dropout")(x)
     x = layers.Dense(classes, name="head")(x)

@@ -10,7 +10,7 @@ def ds_cnn(input_shape=(49, 10, 1), classes=12, filters=64, blocks=4, softmax=Fa
     """A convolution over time and frequency, then depthwise separable blocks.
 
     Args:
-        input_shape: time steps, features a step, 1.
+        input_shape: time steps, features per step, 1.
         classes: how many logits.
         filters: channels of all layers.
         blocks: depthwise separable blocks.

@@ -234,7 +234,7 @@ _ALL = (
         classes=0,
         task="super_resolution",
         # The paper's 0.53e9. Its table says "64x64", but gives FSRCNN 4.63e9, which is the count
-        # for 320x180 (FSRCNN takes some 80,500 a pixel). Here all counts are for 64x64.
+        # for 320x180 (FSRCNN takes some 80,500 per pixel). Here all counts are for 64x64.
         macs=0.53e9 * (64 * 64) / (320 * 180),
         space=MACS_SPACE,
         search=SearchSettings(tau=(0.1, 0.1), vartheta=(0.25, 0.25), certainty=0.0),

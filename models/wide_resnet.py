@@ -11,7 +11,7 @@ def wide_resnet(
 ):
     """Pre-activation residual network of depth 6 * blocks + 2.
 
-    Depth is counted as McDonnell (2018) does: the first convolution, two a block, the classifier.
+    Depth is counted as McDonnell (2018) does: the first convolution, two per block, the classifier.
 
     Args:
         input_shape: of one image.

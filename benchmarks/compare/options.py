@@ -8,7 +8,7 @@ from benchmarks import harness
 from benchmarks.compare import tasks
 from benchmarks.compare.methods import RECIPES
 from benchmarks.compare.plan import METHODS
-from udc_tf.export.size_calibration import DEFAULT_CONFIGURATIONS
+from udc_tf.export.size_fit import DEFAULT_CONFIGURATIONS
 
 
 def define_flags() -> None:

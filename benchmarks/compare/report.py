@@ -108,7 +108,7 @@ def _entry(rows, data, budget, label, method, setting, tried, size) -> Entry | N
 
 _HEAD = (
     *("data", "budget, bytes", "method", "chosen by validation", "test accuracy, %", "n"),
-    *("compiled, bytes", "runs to choose from", "processor seconds a run"),
+    *("compiled, bytes", "runs to choose from", "processor seconds per run"),
 )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import udc_tf
 from benchmarks.compare.tasks import Task
 from udc_tf.export.int8 import to_int8
-from udc_tf.export.size_calibration import DEFAULT_CONFIGURATIONS
+from udc_tf.export.size_fit import DEFAULT_CONFIGURATIONS
 from udc_tf.search.extract import architecture_of
 from udc_tf.search.repair import Budget, extreme, repair
 
@@ -40,7 +40,7 @@ class Bench:
         """The budget with a size model fitted to this network near it."""
         path = self.cache / f"size_{self._name}_{budget}.json"
         is_new, model = not path.is_file(), self.plain_network()
-        target = udc_tf.export.calibrate(
+        target = udc_tf.export.fit_size_model(
             model, SPACE, udc_tf.Flash(budget), path=path, configurations=self.size_compiles
         )
         if is_new:

@@ -21,7 +21,7 @@
 #define REG_CONFIG 0x028
 #define REG_REGIONCFG 0x03c
 #define REG_AXI_LIMIT0 0x040 /* four of them */
-#define REG_BASEP 0x080      /* 64 bits a region */
+#define REG_BASEP 0x080      /* 64 bits per region */
 #define REG_PMCR 0x180
 #define REG_PMCNTENSET 0x184
 #define REG_PMCCNTR_LO 0x1a0

@@ -238,7 +238,7 @@ def _arena_offsets(model: Table, buffers: list[np.ndarray], count: int) -> list[
         index = int(entry.scalar(1, "<I", 0))
         raw = buffers[index] if index < len(buffers) else np.empty(0, np.uint8)
         words = np.frombuffer(raw.tobytes()[: raw.size // 4 * 4], "<i4")
-        # Three header words (version, subgraphs, tensors), then one offset a tensor.
+        # Three header words (version, subgraphs, tensors), then one offset per tensor.
         if words.size < 3 + count or words[2] != count:
             raise ContainerError(
                 f"OfflineMemoryAllocation should give {count} tensors an offset. "

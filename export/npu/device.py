@@ -35,7 +35,7 @@ class Reg(enum.IntEnum):
     PROT = 0x024
     CONFIG = 0x028
     REGIONCFG = 0x03C
-    BASEP0 = 0x080  # 64 bits a region
+    BASEP0 = 0x080  # 64 bits per region
     PMCR = 0x180
     PMCNTENSET = 0x184
     PMCNTENCLR = 0x188

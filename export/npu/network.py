@@ -129,12 +129,12 @@ class NpuNetwork:
         """Runs a batch.
 
         Args:
-            inputs: one array a network input, its first axis the batch; each item as the tensor
+            inputs: one array per network input, its first axis the batch; each item as the tensor
                 without its leading 1, of the tensor's own element type.
             observe: called after each operation with its number, itself and the memory.
 
         Returns:
-            One array a network output, first axis the batch.
+            One array per network output, first axis the batch.
         """
         if self._cpu is None:
             raise ValueError("a network that was loaded with `streams_only` has no `run`")

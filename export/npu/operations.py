@@ -15,7 +15,7 @@ UNARY = ("LRELU", "ABS", "CLZ")
 
 _CONV_KERNEL = (64, 64 * 64)  # largest dilated height, largest area
 _POOL_KERNEL = (256, 256 * 256)
-_SCALE_RECORD = 10  # bytes a channel: 40-bit bias, 32-bit scale, shift
+_SCALE_RECORD = 10  # bytes per channel: 40-bit bias, 32-bit scale, shift
 _TABLE_AREA = 2048  # bytes of look-up tables at the end of SHRAM
 _GLOBAL_SCALE = 1 << 8  # OFM_PRECISION: one scale for all channels
 FOOTPRINT_LIMIT = 1 << 29  # bytes that one operation may take on a host while it runs

@@ -24,8 +24,8 @@ def rescale(
 
     Args:
         values: int64 accumulators.
-        multiplier: a 32-bit multiplier, or one a channel (last axis).
-        shift: 0 to 63, or one a channel.
+        multiplier: a 32-bit multiplier, or one per channel (last axis).
+        shift: 0 to 63, or one per channel.
         mode: `ROUND_TFL`, `ROUND_TRUNCATE` or `ROUND_NATURAL`.
         input_shift: bits by which TFLite would have shifted the values left beforehand; it moves
             the point where the first of TFL's two roundings happens.

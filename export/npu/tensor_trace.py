@@ -73,7 +73,7 @@ class Trace:
     equal: bool | None
 
     def lines(self) -> list[str]:
-        """The trace as text, one line an operation and one for the verdict."""
+        """The trace as text, one line per operation and one for the verdict."""
         out = []
         for step in self.steps:
             found = ""
@@ -129,7 +129,7 @@ def trace(
 
     Args:
         network: the compiled network.
-        inputs: one array a network input, its first axis a batch of one.
+        inputs: one array per network input, its first axis a batch of one.
         reference: tensors of a run of the uncompiled network on the same input, in order.
         expected: the reference's outputs.
     """

@@ -21,7 +21,7 @@ from udc_tf.export.npu.faults import WeightStreamError
 _END_OF_STREAM = 7  # value of the zero-run divisor that ends a stream
 _NO_ZERO_RUNS = 6
 _UNCOMPRESSED = 7  # value of the weight divisor: indices are stored plainly
-_CHUNK = 12  # unary bits a chunk
+_CHUNK = 12  # unary bits per chunk
 _BALANCE = 8  # weights may run this far ahead of zero runs
 
 

@@ -31,7 +31,7 @@ class RunResult:
 
     Attributes:
         runner: the runner's name.
-        outputs: one array a network output, first axis the batch.
+        outputs: one array per network output, first axis the batch.
         seconds: wall-clock time of the whole batch, loading excluded.
         cycles: NPU cycles of one inference, if the runner counts them.
         cycles_estimated: True if they come from a cost model and not from an NPU or its simulation.
@@ -67,7 +67,7 @@ class Runner(abc.ABC):
 
     @abc.abstractmethod
     def run(self, inputs: Sequence[np.ndarray]) -> RunResult:
-        """Runs a batch: one array a network input, first axis the batch."""
+        """Runs a batch: one array per network input, first axis the batch."""
 
     def require(self) -> None:
         """Raises `RunnerUnavailableError` if the runner cannot work here."""

@@ -18,7 +18,7 @@ from udc_tf.export.runners.base import (
     RunResult,
 )
 
-_COLUMNS = ("runner", "state", "golden", "ms a run", "NPU cycles", "arena bytes")
+_COLUMNS = ("runner", "state", "golden", "ms per run", "NPU cycles", "arena bytes")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -60,8 +60,8 @@ def build_firmware(
 
     Args:
         network: the compiled network.
-        inputs: one array a network input, first axis the cases.
-        golden: one array a network output, first axis the cases.
+        inputs: one array per network input, first axis the cases.
+        golden: one array per network output, first axis the cases.
         folder: for the generated sources and the ELF; made if it is not there.
 
     Returns:

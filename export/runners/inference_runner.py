@@ -80,7 +80,7 @@ def missing(binary: str | os.PathLike[str] | None = None) -> str | None:
 def write_inputs(
     graph: Container, inputs: Sequence[np.ndarray], folder: pathlib.Path
 ) -> list[pathlib.Path]:
-    """One file a case: all inputs one after the other, as the runner reads them."""
+    """One file per case: all inputs one after the other, as the runner reads them."""
     infos = [graph.tensors[i] for i in graph.inputs]
     batch = check_inputs(inputs, [(t.name, item_shape(t.shape), t.dtype) for t in infos])
     for what, indices in (("inputs", graph.inputs), ("outputs", graph.outputs)):
@@ -111,7 +111,7 @@ def output_bytes(graph: Container) -> int:
 
 
 def split_outputs(graph: Container, cases: Sequence[bytes]) -> list[np.ndarray]:
-    """One array a network output, first axis the cases."""
+    """One array per network output, first axis the cases."""
     outputs, at = [], 0
     for index in graph.outputs:
         info = graph.tensors[index]

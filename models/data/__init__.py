@@ -64,7 +64,7 @@ def load(
 
     Args:
         name: one of the names above, the path of an .npz, or of a folder with one folder of
-            images a class.
+            images per class.
         data_dir: where the files of a named set are, if not where it looks by itself.
         image_size, channels: of the images of a folder.
         seed: of the splits.
@@ -92,5 +92,5 @@ def load(
         return from_folder(path, image_size or (96, 96), channels, seed)
     raise DataError(
         f"Data are one of {', '.join(NAMES)}, an .npz file, or a folder with one folder of images "
-        f"a class. Received: {name!r}"
+        f"per class. Received: {name!r}"
     )

@@ -60,7 +60,7 @@ class Dataset:
     Attributes:
         name: as given to `load`.
         train, validation, test: the three parts; the test part is never trained or chosen by.
-        class_names: one a class; empty if this is not a classification.
+        class_names: one per class; empty if this is not a classification.
         scaling: from stored numbers to the network's.
         target_scaling: the same for targets, where they are images; None leaves them alone.
 
@@ -182,7 +182,7 @@ class Dataset:
         return digest(a for p in PARTS for a in (self.part(p).x, self.part(p).y))
 
     def limited(self, examples: int | None) -> "Dataset":
-        """The same with at most so many examples a part, for trials."""
+        """The same with at most so many examples per part, for trials."""
         if examples is None:
             return self
         parts = {p: self.part(p).take(slice(0, examples)) for p in PARTS}

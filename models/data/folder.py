@@ -1,4 +1,4 @@
-"""A user's own images: a folder with one folder a class."""
+"""A user's own images: a folder with one folder per class."""
 
 import os
 import pathlib
@@ -27,7 +27,7 @@ def from_folder(
     """
     path = pathlib.Path(path)
     if not path.is_dir():
-        raise DataError(f"There is no folder {path}: it should hold one folder of images a class.")
+        raise DataError(f"There is no folder {path}: it should hold one image folder per class.")
     folders = {
         part: next((path / n for n in names if (path / n).is_dir()), None)
         for part, names in _PARTS.items()

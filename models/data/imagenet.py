@@ -152,7 +152,7 @@ def imagenet(
     folder = pathlib.Path(data_dir)
     for part in ("train", "val"):
         if not (folder / part).is_dir():
-            raise DataError(f"There is no {folder / part}: it should hold one folder a class.")
+            raise DataError(f"There is no {folder / part}: it should hold one folder per class.")
     names = class_names(folder / "train")
     files, labels = (np.asarray(a) for a in image_files(folder / "train", names, seed))
     order = np.random.default_rng(seed).permutation(len(files))

@@ -1,4 +1,4 @@
-"""Speech commands as MLPerf Tiny's keyword spotting hears them: 49 x 10 features a second."""
+"""Speech commands as MLPerf Tiny's keyword spotting hears them: 49 x 10 features per second."""
 
 import os
 import pathlib
@@ -21,7 +21,7 @@ def speech_commands(data_dir: str | os.PathLike | None = None, seed: int = 0) ->
     """Ten words, silence and unknown words.
 
     Args:
-        data_dir: the unpacked speech_commands_v0.02: one folder a word, `_background_noise_`,
+        data_dir: the unpacked speech_commands_v0.02: one folder per word, `_background_noise_`,
             `validation_list.txt` and `testing_list.txt`, which say the parts. Features are
             computed once and kept there.
         seed: of the choice of unknown words and of the places of silence.

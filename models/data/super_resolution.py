@@ -18,7 +18,7 @@ def super_resolution(
     patches_an_image: int = 8,
     seed: int = 0,
 ) -> Dataset:
-    """Patches of the brightness of photographs: `patch` pixels a side, and four times as many.
+    """Patches of the brightness of photographs: `patch` pixels per side, and four times as many.
 
     Args:
         data_dir: with the training images below `train`, or DIV2K's `DIV2K_train_HR`. A tenth of

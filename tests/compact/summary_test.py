@@ -31,7 +31,7 @@ class TestSummary:
         assert first.predicted_bytes == -(-1200 * first.entropy // 8)
         assert (second.beta, second.weights) == (0.0, 300)
 
-    def test_table_has_a_line_a_layer_and_a_total(self):
+    def test_table_has_a_line_per_layer_and_a_total(self):
         lines = []
         summary_bits(network(), lines.append)
         assert [line.split()[0] for line in lines] == ["layer", "first", "second", "total"]

@@ -370,7 +370,7 @@ class TestSizeTruth:
         size = size_truth.arithmetic_coded_bytes(mask)
         assert 0.99 < 8 * size / (20000 * size_truth.empirical_entropy(mask)) < 1.02
 
-    def test_table_has_a_row_a_layer_and_a_sum(self, exported):
+    def test_table_has_a_row_per_layer_and_a_sum(self, exported):
         sizes = [size_truth.LayerSize(**row) for row in exported.report["layers"]]
         lines = size_truth.table(sizes).splitlines()
         assert len(lines) == len(sizes) + 2

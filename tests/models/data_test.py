@@ -337,7 +337,7 @@ class TestImageNet:
     def test_missing(self, tmp_path):
         with pytest.raises(data.DataError, match="image-net"):
             data.load("imagenet")
-        with pytest.raises(data.DataError, match="one folder a class"):
+        with pytest.raises(data.DataError, match="one folder per class"):
             data.load("imagenet", tmp_path)
 
 

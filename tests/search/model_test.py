@@ -148,7 +148,7 @@ class TestInputs:
         # Once the length is known it trains, and what has passed serves to measure statistics.
         search.fit(endless(), steps_per_epoch=2, verbose=0)
         assert search.state.steps_done() == 2
-        assert [len(batch) for batch in search._calibration][:2] == [8, 8]
+        assert [len(batch) for batch in search._statistics][:2] == [8, 8]
 
     def test_arguments_by_position_as_in_keras(self, capsys):
         search = udc_tf.make_searchable(networks.small_cnn(), "ethos_u55", _BUDGET)

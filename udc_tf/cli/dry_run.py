@@ -82,7 +82,7 @@ def _say_time(run: Run, search, data, say) -> None:
     x, y = np.zeros((count, *data.input_shape), "float32"), np.zeros((count, *shape), "float32")
     clock = _Clock()
     search.fit(x, y, batch_size=batch, epochs=1, verbose=0, callbacks=[clock])
-    per_example = clock.seconds_a_step() / batch
+    per_example = clock.seconds_per_step() / batch
     steps = steps_per_epoch(len(data.train), run.recipe.batch_size)
     searched = run.recipe.search_epochs * len(data.train) * per_example
     # A finetuning step costs about as much as one of the search.
@@ -104,7 +104,7 @@ class _Clock(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         self._ends.append(time.perf_counter())
 
-    def seconds_a_step(self) -> float:
+    def seconds_per_step(self) -> float:
         """The median: in one of them the search makes its first guess."""
         return statistics.median(b - a for a, b in itertools.pairwise(self._ends))
 

@@ -15,7 +15,7 @@ _OPTIONS = (
     ("recipe", _STRING, "Preset of network, data, budget and training; others override it."),
     ("model", _STRING, "Your own network: module:function, or a .keras file."),
     ("task", _STRING, "classification, reconstruction or super_resolution."),
-    ("data", _STRING, "A data set's name, an .npz, or a folder with one folder a class."),
+    ("data", _STRING, "A data set's name, an .npz, or a folder with one folder per class."),
     ("data_dir", _STRING, "Where the files of a named data set are."),
     ("image_size", _STRING, "Size of the images of a folder, such as 96 or 96x128."),
     ("channels", _INTEGER, "Channels of the images of a folder, 1 or 3."),
@@ -29,7 +29,7 @@ _OPTIONS = (
     ("kernels", _STRING, "Options: kernel sizes, such as 1,3,5, or none."),
     ("search_epochs", _INTEGER, "Epochs of warm-up and search together."),
     ("warmup", _FLOAT, "Share of them for the warm-up. Default: 0.2; several budgets: 2/3."),
-    ("samples", _INTEGER, "Monte-Carlo samples a step of the search."),
+    ("samples", _INTEGER, "Monte-Carlo samples per step of the search."),
     ("certainty", _FLOAT, "Of the search's first guess; 0: none, uniform as in the paper."),
     ("size_compiles", _INTEGER, "Networks compiled to fit the size model. Default: 8; 0: none."),
     ("batch_size", _INTEGER, "Of search and finetuning."),
@@ -65,7 +65,7 @@ def help_text(values: flags.FlagValues) -> str:
     lines = ["Flags:"]
     for name in [*(o[0] for o in _OPTIONS), "workdir", "dry_run", "traceback"]:
         lines.append(f"  --{name:<16} {values[name].help}")
-    lines.append(f"  --{'flagfile':<16} Read more flags from a file, one a line.")
+    lines.append(f"  --{'flagfile':<16} Read more flags from a file, one per line.")
     lines.append(f"  --{'helpfull':<16} {values['helpfull'].help}")
     lines += ["", "Recipes:", *(f"  {r.name:<26} {r.about}" for r in RECIPES.values())]
     lines += ["", "Data sets, beside an .npz or a folder of your own:"]

@@ -6,7 +6,7 @@ from typing import Any
 
 from udc_tf.cli.options import Run
 from udc_tf.cli.training_steps import (
-    calibrated_targets,
+    fitted_targets,
     keep_architecture,
     make_search,
     train_search,
@@ -36,7 +36,7 @@ def search_front(
     say(f"search: {data.describe()}")
     # One size model for all, fitted near the middle of them; export checks what is compiled.
     model = middle.build_model(data.input_shape, data.classes)
-    targets = calibrated_targets(middle, top, model, say, workers)
+    targets = fitted_targets(middle, top, model, say, workers)
     with workers.scope():
         search = make_search(middle, model, data, targets)
     shared = shared_epochs(middle.recipe.search.warmup, middle.recipe.search_epochs)
@@ -52,7 +52,7 @@ def search_front(
         if workers.is_chief and top.size_model.exists() and not work.size_model.exists():
             with replaced_atomically(work.size_model) as partial:
                 shutil.copy(top.size_model, partial)
-        search.retarget(calibrated_targets(run, work, model, say, workers))
+        search.retarget(fitted_targets(run, work, model, say, workers))
         train_search(search, run, work, data, say, workers, begin_from=top)
         say(keep_architecture(search, work, workers).table())
         workers.wait()

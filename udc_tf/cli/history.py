@@ -4,7 +4,7 @@ import keras
 
 
 class EpochLines(keras.callbacks.Callback):
-    """One line an epoch on the terminal, instead of Keras' bars: logs stay readable in a file."""
+    """One line per epoch on the terminal, instead of Keras' bars: logs stay readable in a file."""
 
     def __init__(self, step: str, epochs: int, say=print):
         super().__init__()

@@ -126,7 +126,7 @@ class Run:
         if self.data is None:
             raise data.DataError(
                 f"--data is needed: one of {', '.join(data.NAMES)}, an .npz, or a folder with one "
-                "folder of images a class."
+                "folder of images per class."
             )
         size = _image_size(self.options.image_size) or tuple(self.recipe.input_shape[:2])
         channels = self.options.channels or self.recipe.input_shape[-1]
@@ -141,8 +141,8 @@ class Run:
         loaded = loaded.limited(self.options.examples)
         if self.recipe.task == "classification" and not loaded.classes:
             raise UsageError(
-                f"--data={self.data} has no classes: y must be one whole number an example, or say "
-                "--task=reconstruction for a network that reproduces its input."
+                f"--data={self.data} has no classes: y must be one whole number per example, or "
+                "say --task=reconstruction for a network that reproduces its input."
             )
         return loaded
 

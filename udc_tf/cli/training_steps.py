@@ -63,7 +63,7 @@ def run_search(run: Run, work: WorkDir, say=print, workers: Workers = ALONE) -> 
     say(f"search: {data.describe()}")
     # First of all, so that its layers are named alike however often a run is interrupted.
     model = run.build_model(data.input_shape, data.classes)
-    targets = calibrated_targets(run, work, model, say, workers)
+    targets = fitted_targets(run, work, model, say, workers)
     with workers.scope():
         search = make_search(run, model, data, targets)
     train_search(search, run, work, data, say, workers)
@@ -130,7 +130,7 @@ def keep_architecture(
     return architecture
 
 
-def calibrated_targets(
+def fitted_targets(
     run: Run, work: WorkDir, model: keras.Model, say, workers: Workers = ALONE
 ) -> list[Target]:
     """The targets, flash with a size model that fits what Vela writes for this network."""
@@ -144,7 +144,7 @@ def calibrated_targets(
     logging.set_verbosity(logging.ERROR)
     try:
         with workers.chief_first():
-            fitted = export.calibrate(
+            fitted = export.fit_size_model(
                 model,
                 run.recipe.space,
                 flash,

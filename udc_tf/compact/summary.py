@@ -22,7 +22,7 @@ class WeightSummary:
         range: the width of the levels (beyond `beta`).
         beta: where the levels begin, the largest pruned |theta| in whole steps; 0 if plain.
         step: by which the integers are multiplied.
-        entropy: of the integers, in bits a weight.
+        entropy: of the integers, in bits per weight.
         predicted_bytes: weights * entropy / 8, what an ideal coder would make of them.
     """
 
@@ -39,7 +39,7 @@ class WeightSummary:
 
 
 def entropy_of(codes: np.ndarray) -> float:
-    """The empirical entropy of an array of integers, in bits an element.
+    """The empirical entropy of an array of integers, in bits per element.
 
     >>> entropy_of(np.array([0, 0, 1, -1]))
     1.5

@@ -40,21 +40,21 @@ class Counts:
 
     Attributes:
         bits: as many as the option has; `by_bits` has the values of other tables of bits.
-        density: fraction of non-zeros.
-        entropy: H(density), of each option by itself.
+        nonzeros: the share of the weights that are not zero.
+        entropy: H(nonzeros), of each option by itself.
         dense: 1 where nothing is pruned.
         fan_in: weights coded for each output channel, padding included, for the full kernel;
             `kernel_share` is what a smaller kernel takes of it.
         padded_outputs: output channels, padding included.
         pruned: [..., sparsities, layers], z of each fraction below 1 in `CountMaps.sparsities`;
-            None where decisions are hard, so that `density` says it all.
+            None where decisions are hard, so that `nonzeros` says it all.
     """
 
     inputs: Array
     outputs: Array
     taps: Array
     bits: Array
-    density: Array
+    nonzeros: Array
     entropy: Array
     dense: Array
     fan_in: Array
@@ -105,7 +105,7 @@ class CountMaps:
             "inputs": self._matrix(layers, self._inputs),
             "outputs": self._matrix(layers, lambda layer: self._channels(layer.outputs)),
             "taps": self._matrix(layers, self._taps),
-            "density": self._matrix(layers, self._by_sparsity(lambda s: s)),
+            "nonzeros": self._matrix(layers, self._by_sparsity(lambda s: s)),
             "entropy": self._matrix(layers, self._by_sparsity(binary_entropy)),
             "dense": self._matrix(layers, self._by_sparsity(lambda s: float(s == 1.0))),
             "fan_in": self._matrix(layers, self._fan_in),

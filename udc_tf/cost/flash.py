@@ -45,8 +45,8 @@ class SizeModel:
     Where most zeros stand alone (`zeros_stand_alone`) the coder has no runs of them: instead of
     payload and mask, each coded weight then takes direct_bits[b].
 
-    The defaults are measured on Vela's coder; `udc_tf.export.calibrate` fits them to a network.
-    Tables may be partial: bits that are not named have the default.
+    The defaults are measured on Vela's coder; `udc_tf.export.fit_size_model` fits them to a
+    network. Tables may be partial: bits that are not named have the default.
     """
 
     fixed: float = 1500.0
@@ -173,9 +173,9 @@ class BoundFlash:
         filled = counts.weights / (coded + 1e-6)  # an option that a decision lacks counts nothing
         dense_share = counts.by_bits["dense_share"]
         if counts.pruned is None:
-            direct = (1.0 - dense) * zeros_stand_alone(filled, counts.density)
-            nonzeros = (1.0 - direct) * (counts.density - dense)
-            share = counts.density - dense * (1.0 - dense_share)
+            direct = (1.0 - dense) * zeros_stand_alone(filled, counts.nonzeros)
+            nonzeros = (1.0 - direct) * (counts.nonzeros - dense)
+            share = counts.nonzeros - dense * (1.0 - dense_share)
             mask = (1.0 - direct) * mask_bits(filled * share)
         else:
             # Each option by itself, not the mask of a mixture: that is what z weighs.

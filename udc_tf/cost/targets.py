@@ -45,7 +45,7 @@ class Target(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Bound:
+class Bound:
     """A budget on a cost that knows the network."""
 
     budget: float
@@ -93,7 +93,7 @@ class Flash:
         return FlashCost(self.accelerator, self.size_model)
 
     def bind(self, plan: Plan) -> BoundTarget:
-        return _Bound(self.budget, self.cost.bind(plan))
+        return Bound(self.budget, self.cost.bind(plan))
 
     def describe(self, value: float) -> str:
         return f"{value:,.0f} bytes of flash"
@@ -127,7 +127,7 @@ class Macs:
         return MacsCost()
 
     def bind(self, plan: Plan) -> BoundTarget:
-        return _Bound(self.budget, self.cost.bind(plan))
+        return Bound(self.budget, self.cost.bind(plan))
 
     def describe(self, value: float) -> str:
         return f"{value:,.0f} multiply-accumulates"
@@ -138,7 +138,7 @@ class Macs:
 
 @dataclasses.dataclass(frozen=True)
 class PaperSize:
-    """The size as the UDC paper prints it, b + H(s) bits a weight, for comparison with it.
+    """The size as the UDC paper prints it, b + H(s) bits per weight, for comparison with it.
 
     It never rewards sparsity; use `Flash` for a device.
     """
@@ -153,7 +153,7 @@ class PaperSize:
         return PaperCost()
 
     def bind(self, plan: Plan) -> BoundTarget:
-        return _Bound(self.budget, self.cost.bind(plan))
+        return Bound(self.budget, self.cost.bind(plan))
 
     def describe(self, value: float) -> str:
         return f"{value:,.0f} bytes by the paper's formula"

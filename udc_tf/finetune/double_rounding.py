@@ -57,7 +57,7 @@ def _are_rounding(between: Fold | Mean) -> bool:
 
 
 def _steps(fold: Fold) -> np.ndarray:
-    """Of the weights, batch norm included; one a channel, or one for all."""
+    """The steps of the weights, batch norm included; one per channel, or one for all."""
     step = np.float64(fold.kernel.integer_kernel().step)
     return step if fold.batch_norm is None else step * np.abs(fold.gain())
 

@@ -58,7 +58,7 @@ def restore_norms(network: keras.Model, seed: int = 0) -> dict[str, float]:
 
 
 def _fresh_size(kernel, seed: int) -> float:
-    """Of so many fresh kernels that chance hardly counts."""
+    """The size of a fresh kernel, over so many that chance hardly counts."""
     shape = kernel.theta.shape
     seeds = [seed_for(seed, f"{kernel.name}/{i}") for i in range(-(-_WEIGHTS // math.prod(shape)))]
     return _root_mean_square(

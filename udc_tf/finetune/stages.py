@@ -62,27 +62,40 @@ class Stages:
     """How a compact network is finetuned.
 
     Attributes:
-        epochs: of the three stages; or of all together, which are then split 30:50:20.
-        learning_rates: of the three stages.
-        alpha: the share of the weights that a training step quantizes, one number or one a stage;
-            the others are clipped to the range (`clip_unquantized`) or left as they are.
-        number_format: "shifted", the levels beyond the pruned zone (UDC's Q^), or "plain" (Q).
-        pruned_gradient: the share of its gradient that a pruned weight gets: 0 leaves it where it
-            is, 1 passes the gradient straight through the mask.
-        prune_until: the share of stage 2 after which the target rate is reached.
-        refresh_every: after how many steps the masks follow the weights.
-        momentum: of SGD.
+        epochs: of each of the three stages; or of all together, which are then split 30:50:20.
+        learning_rates: one schedule per stage. A higher rate recovers faster from quantization and
+            pruning, a lower one settles better; stage 3 wants a low one.
+        alpha: the share of the weights that a training step quantizes, one number or one per stage.
+            Lower values leave more weights unrounded in a step: gentler, but further from what is
+            deployed.
+        clip_unquantized: whether the other weights are clipped to the range, as in UDC, or left as
+            they are.
+        number_format: "shifted" puts all levels beyond the pruned zone (UDC's Q^), so that none is
+            wasted; "plain" spreads them from zero (Q).
+        pruned_gradient: the share of its gradient that a pruned weight gets. 0 leaves it where it
+            is; 1 passes all of it through the mask, so that the weight can grow back.
+        prune_until: the share of stage 2 after which the target rate is reached. Less leaves more
+            epochs to recover, more prunes more slowly.
+        refresh_every: steps between two rankings of the weights. Fewer let the masks follow the
+            weights more closely, and make the run slower.
+        momentum: of SGD, if no optimizer is given.
         ranges: "fitted": in stages 1 and 2 the weights' ranges follow the weights, as often as the
-            masks; "learned": by the gradient alone, as in stage 3.
-        range_learning_rate: of Adam, for the logarithm of the weights' ranges.
-        l2: coefficient; half its square norm is added to the loss, for kernels.
-        label_smoothing: for the loss that `finetune` makes; a loss of your own has its own.
-        train_batch_norm: whether batch norm's gain and offset are learned.
-        temperature, distillation: of a teacher's logits, and the weight of its loss in [0, 1].
+            masks; "learned": they follow the gradient alone, as in stage 3.
+        range_learning_rate: of Adam, for the logarithm of the weights' ranges. Higher values let
+            them follow the weights faster between two fits, and less steadily.
+        l2: weight decay: this times half the squared norm of the kernels is added to the loss.
+            Higher values keep weights smaller.
+        label_smoothing: in the loss that `finetune` makes; higher values ask for less certain
+            outputs. A loss of your own has its own.
+        train_batch_norm: whether batch norm's gain and offset are learned, or stay as they are.
+        temperature: by which logits are divided for the teacher's loss. Higher values make the
+            student heed the unlikely classes more.
+        distillation: the weight of the teacher's loss, in [0, 1]; the labels' loss has the rest.
         start: "inherited" weights, scaled back to the size of fresh ones where a batch norm follows
             (`udc_tf.finetune.rescaling`); or "fresh" ones from the layers' initializers.
-        calibration_batches: on how many batches batch norm's statistics and the activations' ranges
-            are measured before they are frozen.
+        calibration_batches: on how many batches the activations' ranges, and batch norm's
+            statistics, are measured before they are frozen. More are more exact, and take longer;
+            0 keeps the running averages of training.
 
     Example:
 

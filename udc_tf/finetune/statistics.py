@@ -29,7 +29,7 @@ def recalibrate(network: keras.Model, batches: Iterable) -> None:
         return tf.function(lambda x: network(x, training=True), reduce_retracing=True)
 
     with _tracking(network, 0.0):
-        batch_norm.recalibrate(batch_norm_layers(network), forward(), batches)
+        batch_norm.measure_statistics(batch_norm_layers(network), forward(), batches)
     quantizers = activation_quantizers(network)
     for quantizer in quantizers:
         quantizer.seen.assign(0.0)

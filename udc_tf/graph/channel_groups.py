@@ -185,7 +185,7 @@ class ChannelGroups:
         inner, outer = _channels(source), _channels(target)
         if inner == outer:
             return channels
-        # Everything after the batch goes into one axis: the channels come round once a position.
+        # Everything after the batch goes into one axis: the channels come round once per position.
         if len(target.shape) == 2 and outer % inner == 0:
             times = outer // inner
             return ChannelMap(np.tile(channels.group, times), np.tile(channels.index, times))

@@ -122,7 +122,7 @@ class ActivationQuantizer(keras.layers.Layer):
         """Lets inference scale accumulators in two roundings.
 
         Args:
-            units: of an accumulator, in steps of the outputs; one a channel, or one for all.
+            units: of an accumulator, in steps of the outputs; one per channel, or one for all.
             fractions: into how many parts of a step the first rounding goes.
         """
         for variable, value in ((self.units, units), (self.fractions, fractions)):

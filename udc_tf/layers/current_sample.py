@@ -1,8 +1,8 @@
 """Which sample of the decisions the layers of a searchable network are to follow right now.
 
 A search step evaluates several samples on one network. The layers find the sample through a
-thread-local stack (one thread a replica under `tf.distribute`), so that the network is an ordinary
-functional model.
+thread-local stack (one thread per replica under `tf.distribute`), so that the network is an
+ordinary functional model.
 """
 
 import contextlib

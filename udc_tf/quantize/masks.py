@@ -1,6 +1,6 @@
 """Unstructured sparsity: nested masks that keep the largest weights.
 
-The masks of all options are nested, so one small integer a weight, its *bucket*, says all: the
+The masks of all options are nested, so one small integer per weight, its *bucket*, says all: the
 smallest option that still keeps the weight. The mask of a soft sample z is then a look-up of the
 tail sums of z.
 """
@@ -47,9 +47,9 @@ def nested_buckets(
     """The smallest option that keeps each weight; `len(fractions)` where none does.
 
     `activity` is the probability that a weight is there at all, given the width (and kernel)
-    decisions. Each option keeps its fraction of the *active* weights, so that the density of what
-    is deployed is the nominal one. With probabilities of 0 and 1 this is exactly `largest` within
-    the active slice.
+    decisions. Each option keeps its fraction of the *active* weights, so that what is
+    deployed has the nominal share of nonzeros. With probabilities of 0 and 1 this is exactly
+    `largest` within the active slice.
 
     >>> nested_buckets(np.array([5.0, 1.0, 3.0, 9.0]), np.array([1, 1, 1, 0]), (0.34, 1.0)).tolist()
     [0, 1, 1, 0]

@@ -8,7 +8,7 @@ from matplotlib.ticker import MaxNLocator
 
 from udc_tf.report.style import BLUE, GREEN, GREY, INK, ORANGE, PALE, WIDTH
 
-_ROW = 0.24  # inches a layer
+_ROW = 0.24  # inches per layer
 _MOST_HISTOGRAMS = 12
 
 
@@ -34,7 +34,7 @@ def budget_figure(sizes: Mapping[str, float], budget: float | None) -> Figure:
 
 
 def front_figure(points: Sequence[tuple[float, float]], label: str) -> Figure:
-    """Score against bytes of flash, one point a budget."""
+    """Score against bytes of flash, one point per budget."""
     figure = Figure(figsize=(WIDTH, 2.6), layout="constrained")
     axes = figure.subplots()
     flash, score = zip(*sorted(points), strict=True)

@@ -105,13 +105,13 @@ def _page(facts: Facts, pictures: dict[str, str]) -> str:
         ),
         section(
             "What the search decided",
-            "<p>Channels kept, bits a weight and weights that are not zero, layer by layer.</p>"
+            "<p>Channels kept, bits per weight and weights that are not zero, layer by layer.</p>"
             + picture("decisions", "Width, bits and non-zeros of each layer")
             + _layer_table(facts),
         ),
         section(
             "Bytes of each layer's weights",
-            "<p>Predicted: s·b + H(s) bits a weight, s the share of non-zeros, b the bits. "
+            "<p>Predicted: s·b + H(s) bits per weight, s the share of non-zeros, b the bits. "
             "Vela: the encoded weight stream in the compiled file.</p>"
             + picture("bytes", "Predicted and compiled bytes of each layer"),
         ),
@@ -161,7 +161,7 @@ def _tiles(facts: Facts) -> list[tuple[str, str, str]]:
     if manifest.get("estimated_cycles"):
         found.append((f"{manifest['estimated_cycles']:,}", "cycles", "estimated by Vela"))
     if results.get("macs"):
-        found.append((_short(results["macs"]), "MACs", "an inference"))
+        found.append((_short(results["macs"]), "MACs", "per inference"))
     seconds = sum(results.get(f"{s}_seconds") or 0 for s in ("search", "finetune", "export"))
     if seconds:
         found.append((_duration(seconds), "time", "search, finetuning, export"))

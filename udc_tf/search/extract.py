@@ -21,9 +21,9 @@ from udc_tf.training import batch_norm
 from udc_tf.training.seeding import seed_random_layers
 
 
-def extract_architecture(search, calibration: Iterable[Any] | None) -> Architecture:
+def extract_architecture(search, batches: Iterable[Any] | None) -> Architecture:
     """The most likely configuration inside every target, with the search's weights."""
-    return architecture_of(search, repaired_choice(search), calibration)
+    return architecture_of(search, repaired_choice(search), batches)
 
 
 def most_likely_architecture(search) -> Architecture:
@@ -32,7 +32,7 @@ def most_likely_architecture(search) -> Architecture:
     return describe(search, likely.numpy().argmax(axis=1))
 
 
-def architecture_of(search, chosen: np.ndarray, calibration=None) -> Architecture:
+def architecture_of(search, chosen: np.ndarray, batches=None) -> Architecture:
     """The architecture of any choice of options, with the search's weights."""
     plain = describe(search, chosen)
     if search.problem.compactable is None:
@@ -42,14 +42,14 @@ def architecture_of(search, chosen: np.ndarray, calibration=None) -> Architectur
     compact = compactor.build()
     carry_weights(compactor.layers, _search_weights(search, plain.choices))
     layers = batch_norm.batch_norm_layers(compact)
-    if layers and calibration is None:
+    if layers and batches is None:
         logging.warning(
-            "No data to measure batch-norm statistics on: give `calibration`. The network keeps "
+            "No data to measure batch-norm statistics on: give `statistics`. The network keeps "
             "those of the search, which mix many configurations."
         )
     elif layers:
         seed_random_layers(compact, search.settings.seed)  # which are at work while it measures
-        batch_norm.recalibrate(layers, lambda x: compact(x, training=True), calibration)
+        batch_norm.measure_statistics(layers, lambda x: compact(x, training=True), batches)
     return dataclasses.replace(plain, weights=get_layer_weights(compact))
 
 
@@ -107,7 +107,7 @@ def describe(search, chosen: np.ndarray) -> Architecture:
                 outputs=round(float(counts.outputs[i])),
                 original_outputs=len(layer.outputs),
                 bits=int(choices.get(f"bits/{layer.name}", _only(layer.options.bits) or 8)),
-                nonzeros=float(counts.density[i]),
+                nonzeros=float(counts.nonzeros[i]),
                 weights=round(float(counts.weights[i])),
                 bytes=round(float(size[i]), 1),
             )

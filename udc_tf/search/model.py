@@ -28,7 +28,7 @@ from udc_tf.search.state import SearchState
 from udc_tf.training import batch_norm, divergence, schedules, training_data, workers
 from udc_tf.training.training_state import KeepState, history_of
 
-_CALIBRATION_BATCHES = 8
+_STATISTICS_BATCHES = 8
 
 
 @keras.saving.register_keras_serializable("udc_tf")
@@ -68,7 +68,7 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
             layers[priced.name].follow(links, settings.pruned_gradient)
         # Variables and not constants, for `retarget`; not saved, since the targets are.
         self._budgets = tf.Variable([float(t.budget) for t in problem.bound], trainable=False)
-        self._calibration: Iterable[Any] | None = None
+        self._statistics: Iterable[Any] | None = None
         self.built = network.built
 
     # What the model is.
@@ -113,18 +113,18 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
             for i, d in enumerate(self.problem.plan.decisions)
         }
 
-    def architecture(self, calibration: Any = None):
+    def architecture(self, statistics: Any = None):
         """The most likely configuration, repaired so that every target holds.
 
-        It carries this model's weights, with batch-norm statistics measured for it on `calibration`
+        It carries this model's weights, with batch-norm statistics measured for it on `statistics`
         (inputs; by default a few batches of what `fit` was given).
         """
         from udc_tf.search.extract import extract_architecture
 
-        if calibration is not None:
-            batches = training_data.first_batches(calibration, None, _CALIBRATION_BATCHES)
+        if statistics is not None:
+            batches = training_data.first_batches(statistics, None, _STATISTICS_BATCHES)
         else:
-            batches = self._calibration
+            batches = self._statistics
         return extract_architecture(self, batches)
 
     def reachable(self) -> tuple[Reachable, ...]:
@@ -201,12 +201,12 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
 
     @property
     def kernel_layers(self) -> list[SearchableKernel]:
-        """In the plan's order."""
+        """The layers with a searched kernel, in the plan's order."""
         return self._kernel_layers
 
     @property
     def ranges(self) -> list[keras.Variable]:
-        """Of the quantizers of all layers, one vector per layer."""
+        """The ranges of all layers' quantizers, one vector per layer."""
         return [layer.log_ranges for layer in self.kernel_layers if layer.log_ranges is not None]
 
     def fit(
@@ -259,9 +259,9 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
             validation_split, shuffle = 0.0, False  # the dataset made here brings its own order
         steps = training_data.steps_per_epoch(x, batch_size, steps_per_epoch)
         if isinstance(x, types.GeneratorType):
-            x, self._calibration = training_data.remembering(x, _CALIBRATION_BATCHES)
+            x, self._statistics = training_data.remembering(x, _STATISTICS_BATCHES)
         else:
-            self._calibration = training_data.first_batches(x, batch_size, _CALIBRATION_BATCHES)
+            self._statistics = training_data.first_batches(x, batch_size, _STATISTICS_BATCHES)
         state = training_state(self, workdir, steps, planned_epochs or epochs)
         if state.restore():
             done = state.progress
@@ -294,7 +294,7 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
     def set_out(self, certainty: float | None = None) -> None:
         """Sets the decisions to the first guess for the weights as they are.
 
-        `fit` does when the warm-up ends, with the settings' certainty.
+        `fit` does so when the warm-up ends, with the settings' certainty.
         """
         certainty = self.settings.certainty if certainty is None else certainty
         if not certainty:
@@ -336,8 +336,8 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
     def _own_statistics(self):
         layers = batch_norm.batch_norm_layers(self.network)
         with batch_norm.unchanged(self.network):
-            batch_norm.recalibrate(
-                layers, lambda x: self(x, training=True), self._calibration or ()
+            batch_norm.measure_statistics(
+                layers, lambda x: self(x, training=True), self._statistics or ()
             )
             yield
 

@@ -14,26 +14,42 @@ def _all_but_widths() -> dict[str, int]:
 class SearchSettings:
     """Constants of the UDC search. Defaults are the paper's where it gives any, but for the start.
 
+    Pairs are the first and the last value of a schedule over the steps after the warm-up; `tau`
+    goes through its values in the warm-up as well.
+
     Args:
-        samples: Monte-Carlo samples a step, each on its own slice of the batch.
-        tau: temperature of the Gumbel-softmax, first and last, exponential in between.
-        vartheta: share of decisions that follow the accepted sample z-tilde, linear.
-        xi: how far the largest probability may rise above where it started, linear.
-        certainty: how sure the first guess is (`udc_tf.search.start`); 0 starts from uniform
-            probabilities, as the paper does.
-        warmup: share of the steps, at the start, in which only the weights are trained.
-        strength: lambda, the weight of |E - e*| / e* in the loss.
-        kappa: how many options of a decision a forward pass uses, by kind; all where not given.
-        rejection, projection, straight_through: parts of the algorithm, for ablation.
-        rejection_draws: accepted samples that z-tilde averages.
-        mask_refresh: steps between two rankings of the weights.
-        pruned_gradient: share of its gradient that a pruned weight still gets, 0 to 1.
+        samples: configurations drawn per step, each trained on its own slice of the batch. More of
+            them make the decisions' gradient less noisy, and leave each fewer images.
+        tau: temperature of the samples, which falls exponentially. Low values make a sample nearly
+            one single option, as the deployed network is, but its gradient noisier.
+        vartheta: the share of decisions sampled so that the most likely option wins, which rises
+            linearly. Higher values train the weights more for the network that will be deployed,
+            lower ones go on exploring.
+        xi: how far the largest probability of a decision may rise above where it started; linear.
+            Low values keep a decision open for longer.
+        certainty: how strongly the first guess (`udc_tf.search.start`) prefers what harms least.
+            High values let a short run keep to the guess; 0 starts from uniform probabilities, as
+            the paper does.
+        warmup: the share of the steps, at the start, in which only the weights are trained. A
+            longer one judges options by better weights, and leaves fewer steps to decide in.
+        strength: lambda, the weight of |E - e*| / e* in the loss. Higher values keep the size
+            nearer to the budget during the run, at the expense of the task.
+        kappa: how many options of a decision a forward pass mixes, by kind; all where not given.
+            With 1 every pass sees one real option; more let it compare them.
+        rejection, projection, straight_through: parts of the algorithm, to be switched off in
+            ablations: `vartheta`, `xi` and `kappa` respectively then have no effect.
+        rejection_draws: how many accepted samples are averaged for `vartheta`. More make those
+            samples less noisy.
+        mask_refresh: steps between two rankings of the weights. Fewer let the masks follow the
+            weights more closely, and make steps slower.
+        pruned_gradient: the share of its gradient that a pruned weight still gets, 0 to 1. With 0
+            it stays where it is; higher values let it grow back.
         range_follow: how far, at each ranking, the quantization ranges move towards what fits the
-            weights best; 0 leaves them to their gradient alone.
-        decision_travel: learning rate times steps of the decisions; the paper's 1e-3 is too small
-            for short runs, so the rate follows from the length of the run. From a first guess, runs
-            of less than 3,000 steps travel less far: their noise would undo it.
-        seed: of the sampling.
+            weights best. 1 goes all the way; 0 leaves them to their gradient alone.
+        decision_travel: learning rate times steps of the decisions: how far they can move in a run,
+            whatever its length. Higher values decide sooner. From a first guess the rate is at most
+            0.01, so that runs with less than 3,000 deciding steps keep nearer to it.
+        seed: of the sampling; another one draws other samples.
 
     Example:
 

@@ -41,7 +41,7 @@ _NOTHING = 1e-6
 
 
 def harm(decision: Decision, theta: np.ndarray | None) -> np.ndarray:
-    """Of each option. `theta`: of the layer that bits are about.
+    """The harm of each option. `theta`: the weights of the layer whose bits are decided.
 
     >>> harm(Decision("width", "conv", (0.25, 1.0)), None).round(2).tolist()
     [1.1, 0.0]
@@ -77,7 +77,7 @@ def first_guess(
     cost_ratios: Callable[[tf.Tensor], tf.Tensor],
     certainty: float,
 ) -> np.ndarray:
-    """Logits, [decisions, options].
+    """The logits of the first guess, [decisions, options].
 
     Args:
         harms: of every option.
@@ -122,7 +122,7 @@ def first_guess(
 
 
 def harms_of(plan: Plan, thetas: dict[str, keras.Variable], options: int) -> np.ndarray:
-    """Of all decisions, padded to `options`; `thetas` by the names of their layers.
+    """The harms of all decisions, padded to `options`; `thetas` by the names of their layers.
 
     A width counts once for every layer that writes its channels: those of a residual network's
     trunk are missed in all of its blocks.

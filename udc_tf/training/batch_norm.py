@@ -21,7 +21,7 @@ def batch_norm_layers(model: keras.Model) -> list[keras.layers.BatchNormalizatio
     return found
 
 
-def recalibrate(
+def measure_statistics(
     layers: list[keras.layers.BatchNormalization],
     run: Callable[[object], object],
     batches: Iterable[object],

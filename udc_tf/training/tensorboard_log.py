@@ -86,7 +86,7 @@ def write_image(tag: str, image: np.ndarray, step: int) -> None:
 
 
 def decision_images(probabilities, cell: int = 12) -> dict[str, np.ndarray]:
-    """One image a kind of decision: a row a decision, a column an option, dark where likely.
+    """One image per kind of decision: a row per decision, a column per option, dark where likely.
 
     >>> images = decision_images({"bits/conv": {4: 0.25, 8: 0.75}}, cell=1)
     >>> images["bits"][0, :, 0].tolist()

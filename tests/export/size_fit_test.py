@@ -10,8 +10,8 @@ from keras import layers as kl
 import udc_tf
 from tests.support import networks
 from udc_tf.cost.flash import BIT_COST
-from udc_tf.export import size_calibration
-from udc_tf.export.size_calibration import Measurement, SizeFit
+from udc_tf.export import size_fit
+from udc_tf.export.size_fit import Measurement, SizeFit
 from udc_tf.layers.compact_kernels import CompactDense
 
 
@@ -40,12 +40,12 @@ class TestFit:
             dense_bits={8: 6.5},
         )
         measured = rows(truth)
-        fitted = SizeFit(size_calibration.fit(measured[:16]), "ethos-u55-128", ())
+        fitted = SizeFit(size_fit.fit(measured[:16]), "ethos-u55-128", ())
         assert np.abs(fitted.errors(measured[16:])).max() < 0.01
         assert fitted.size_model.bit_cost[8] == pytest.approx(7.9, rel=0.03)
 
     def test_few_rows_stay_near_the_defaults(self):
-        fitted = size_calibration.fit(rows(udc_tf.SizeModel(), 2))
+        fitted = size_fit.fit(rows(udc_tf.SizeModel(), 2))
         assert fitted.per_channel == pytest.approx(10, rel=0.1)
         assert fitted.bit_cost[4] == pytest.approx(BIT_COST[4], rel=0.1)
 
@@ -54,7 +54,7 @@ class TestMeasuredWeights:
     def test_are_what_finetuning_leaves(self):
         layer = CompactDense(64, bits=4, nonzeros=0.25)
         model = keras.Sequential([keras.Input((64,)), layer])
-        size_calibration.make_bell_shaped(model, np.random.default_rng(0))
+        size_fit.make_bell_shaped(model, np.random.default_rng(0))
         codes = layer.integer_kernel().codes
         assert np.count_nonzero(codes) == 1024
         # All levels in use, none of them inside the pruned zone.
@@ -71,7 +71,7 @@ class TestFeatures:
         rng = np.random.default_rng(0)
         for _ in range(20):
             chosen = np.array([rng.integers(len(d.options)) for d in decisions])
-            row = Measurement((), *size_calibration._features(bound, chosen), 0, 0)
+            row = Measurement((), *size_fit._features(bound, chosen), 0, 0)
             cost = bound.cost(bound.maps.counts(bound.maps.one_hot(chosen)))
             assert row.predicted(truth) == pytest.approx(float(cost), rel=1e-5)
 
@@ -88,11 +88,11 @@ class TestMeasure:
         search = udc_tf.make_searchable(model, space, target)
         chosen, rng = np.array([1]), np.random.default_rng(0)
         bound = search.problem.bound[0]
-        row = size_calibration._measure(search, bound, chosen, target.accelerator, rng)
+        row = size_fit._measure(search, bound, chosen, target.accelerator, rng)
         assert row.predicted(only_weights) == pytest.approx(row.weight_bytes, rel=0.05)
 
 
-class TestCalibrate:
+class TestFitSizeModel:
     def test_compiles_keeps_the_fit_and_reads_it_again(self, tmp_path):
         keras.utils.set_random_seed(0)
         inputs = keras.Input((8, 8, 3))
@@ -100,7 +100,7 @@ class TestCalibrate:
         x = kl.Conv2D(24, 3, activation="relu", name="b")(x)
         model = keras.Model(inputs, kl.Dense(4, name="head")(kl.GlobalAveragePooling2D()(x)))
         path, done = tmp_path / "size.json", []
-        target = udc_tf.export.calibrate(
+        target = udc_tf.export.fit_size_model(
             model,
             udc_tf.SearchSpace(widths=(0.5, 1.0), bits=(2, 4), sparsities=(0.2, 0.5, 1.0)),
             udc_tf.Flash(4096),
@@ -111,10 +111,13 @@ class TestCalibrate:
         assert done == [(1, 3), (2, 3), (3, 3)]
         assert target.budget == 4096 and target.size_model != udc_tf.SizeModel()
         assert np.abs(SizeFit.load(path).errors()).max() < 0.1
-        again = udc_tf.export.calibrate(model, "ethos_u55", udc_tf.Flash(4096), path=path)
+        again = udc_tf.export.fit_size_model(model, "ethos_u55", udc_tf.Flash(4096), path=path)
         assert again.size_model == target.size_model
 
     def test_a_fit_of_another_version_is_made_anew(self, tmp_path):
         path = tmp_path / "size.json"
         path.write_text('{"format": 1}')
         assert SizeFit.load(path) is None
+
+    def test_the_former_name_still_serves(self):
+        assert udc_tf.export.calibrate is udc_tf.export.fit_size_model

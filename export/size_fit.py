@@ -2,8 +2,8 @@
 
 A handful of configurations, drawn near the budget, are built, converted and compiled. What the
 weight streams take says how efficient the coding is; what is left of the files then says what
-operators, channels and the container take. Both by least squares, held near the defaults where the
-sample says little.
+operators, channels and the container take. Both are fitted by least squares and held near the
+defaults where the sample says little.
 """
 
 import dataclasses
@@ -105,7 +105,7 @@ class SizeFit:
             raise DamagedFileError(path, error, remedy) from error
 
 
-def calibrate(
+def fit_size_model(
     model: keras.Model,
     space: SearchSpace | str,
     target: Flash,
@@ -127,7 +127,8 @@ def calibrate(
     Example:
 
     ```python
-    target = udc_tf.export.calibrate(model, "ethos_u55", udc_tf.Flash("32KiB"), path="size.json")
+    flash = udc_tf.Flash("32KiB")
+    target = udc_tf.export.fit_size_model(model, "ethos_u55", flash, path="size.json")
     search = udc_tf.make_searchable(model, "ethos_u55", target)
     ```
     """
@@ -140,6 +141,9 @@ def calibrate(
     if path is not None:
         fitted.save(path)
     return dataclasses.replace(target, size_model=fitted.size_model)
+
+
+calibrate = fit_size_model  # deprecated: the name until 0.1.0
 
 
 def measure(
