@@ -194,7 +194,8 @@ class TestUdcRun:
             if damage is not None:
                 model.write_bytes(damage)
             assert self._main(model=str(model)) == 2
-            assert _only_line(capsys).startswith(f"udc-run: {model} is damaged (")
+            wrong = f"There is no file {model}" if damage is None else f"{model} is damaged ("
+            assert _only_line(capsys).startswith(f"udc-run: {wrong}")
         model.write_bytes(compiled.read_bytes())
         plain.write_bytes(b"nothing")
         assert self._main(model=str(model)) == 2

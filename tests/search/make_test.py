@@ -301,4 +301,4 @@ class TestBadInput:
         left_out = search.problem.plan.left_out
         assert "LayerNormalization" in left_out["odd"] and "16 weights" in left_out["odd"]
         assert "width of before" in left_out
-        assert sum(part.bytes for part in search.problem.plan.fixed) == 16
+        assert sum(part.constants for part in search.problem.plan.fixed) == 16

@@ -125,7 +125,7 @@ class TestFit:
 
     def test_broken_architecture_file(self, tmp_path):
         (tmp_path / "arch.json").write_text('{"format": 99}')
-        with pytest.raises(ValueError, match=r"arch\.json is not an architecture"):
+        with pytest.raises(ValueError, match=r"arch\.json is damaged"):
             udc_tf.Architecture.load(tmp_path / "arch.json")
 
 

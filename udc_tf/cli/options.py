@@ -12,13 +12,13 @@ from udc_tf.cli.usage import UsageError
 from udc_tf.cost.byte_sizes import parse_bytes
 from udc_tf.cost.flash import ACCELERATORS
 from udc_tf.cost.targets import Flash, Macs, Target
+from udc_tf.export.runners import RUNNERS
 from udc_tf.finetune.stages import Stages
 from udc_tf.models import data, recipes
 from udc_tf.models.recipes import Recipe
 from udc_tf.search.front import shared_epochs
 
 _SIZE_COMPILES = 8  # enough for a few coefficients; each takes some seconds
-RUNNERS = ("tflite", "tflm", "npu", "qemu", "fvp")
 
 
 @dataclasses.dataclass(frozen=True)
