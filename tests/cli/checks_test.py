@@ -194,6 +194,7 @@ class TestContentOfTheData:
             "commands": [],
         }
         (here / "w" / "run.json").write_text(json.dumps(record))
+        (here / "w" / "architecture.json").write_text("{}")
         np.savez("own.npz", x=x + 1, y=y)
         code = commands.main("udc-finetune", ["udc-finetune", "--workdir=w"], lambda text: None)
         assert code == 2 and "content of the data" in capsys.readouterr().err

@@ -105,7 +105,7 @@ class TestPickles:
         with pytest.raises(files.DamagedFileError):
             files.read_arrays(tmp_path / "x.npz", "leave it")
         (tmp_path / "y.npz").write_bytes(pickle.dumps(_Touch(sentinel)))
-        with pytest.raises(files.DamagedFileError, match=r"no \.npz"):
+        with pytest.raises(files.DamagedFileError, match="not a zip file"):
             files.read_arrays(tmp_path / "y.npz", "leave it")
         assert not sentinel.exists()
 

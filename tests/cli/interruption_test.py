@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import pathlib
 import random
 import subprocess
 import sys
@@ -16,13 +15,12 @@ import tensorflow as tf
 
 import udc_tf
 from benchmarks.interruptions import count_changes, same
+from tests.support.paths import ROOT
 from udc_tf.cli import commands, exporting, training_steps
 from udc_tf.cli.options import Options, resolve
 from udc_tf.cli.workdir import WorkDir
 from udc_tf.finetune.rescaling import restore_norms
 from udc_tf.training.training_state import StateError
-
-_ROOT = pathlib.Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -242,13 +240,13 @@ def test_commands_that_are_killed(tmp_path):
     command = [sys.executable, "-m", "benchmarks.interruptions", *flags, f"--results={results}"]
     done = subprocess.run(
         command,
-        cwd=_ROOT,
-        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=600,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-    rows = json.loads(results.read_text())["rows"]
+    rows = json.loads(results.read_text())
     assert len(rows) == 2 and all(map(same, rows.values()))
     assert all(row["ended"] != 0 for row in rows.values())

@@ -89,7 +89,7 @@ class TestRefusedCallsChangeNothing:
             patch.setattr(WorkDir, "begin", full)
             patch.setattr(WorkDir, "_take_back", lambda *_: None)  # killed before it could
             code, said = _udc(capsys, "udc-search", "--recipe=digits", f"--workdir={folder}")
-            assert code == 1 and "No space left" in said
+            assert code == 1 and "the disk has no room left" in said
         (folder / ".run.0123.partial.json").write_text('{"form')
         assert (folder / ".lock").exists()
         work = WorkDir.open(str(folder))

@@ -179,7 +179,7 @@ class TestRefusals:
         if not flags.FLAGS.is_parsed():
             flags.FLAGS(["udc-run"])
         with flagsaver.flagsaver(model=str(path), on=["npu", "arm"]):
-            assert run_main.main(["udc-run"]) == 1
+            assert run_main.main(["udc-run"]) == 2
         out = capsys.readouterr().out
         assert "npu: failed: the TFLite file is damaged" in out
         assert "Arm's runner: " in out and "udc-tf: the TFLite file is damaged" in out
