@@ -108,8 +108,8 @@ def _check_object(value: dict[str, Any]) -> None:
         )
     if name in _VALUES:
         return
-    if isinstance(known, str) and known in keras.saving.get_custom_objects():
-        return
+    if isinstance(known, str) and keras.saving.get_registered_object(known) is not None:
+        return  # registered, or named in a `custom_object_scope`
     if module is None or (module == "builtins" and is_function):
         return  # by name alone, Keras finds only its own and what is registered
     package, *rooms = module.split(".")

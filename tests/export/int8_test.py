@@ -313,7 +313,9 @@ class TestOperators:
     def test_unsupported_activation_is_named(self):
         inputs = keras.Input((6, 6, 4))
         model = keras.Model(inputs, kl.Conv2D(3, 1, activation="gelu", name="conv")(inputs))
-        with pytest.raises(errors.ConversionError, match="`conv` cannot be exported: the activation"):
+        with pytest.raises(
+            errors.ConversionError, match="`conv` cannot be exported: the activation"
+        ):
             lower(model)
 
     def test_open_size_is_an_error(self):

@@ -16,7 +16,6 @@ import udc_tf
 from tests.support import networks
 from tests.support.paths import ROOT
 from udc_tf.training.divergence import DivergedError
-from udc_tf.training.training_data import as_dataset
 
 _BUDGET = udc_tf.Flash("3.5KiB")
 
@@ -233,14 +232,20 @@ class TestAblation:
 
 
 class TestBadData:
-    def test_validation_data_win_over_a_split(self):
-        x, y = np.zeros((20, 4), "float32"), np.arange(20)
-        options = {"validation_data": (x[:5], y[:5]), "validation_split": 0.5}
-        dataset, rest = as_dataset(x, y, 4, 0, lambda: 0, options)
-        assert len(rest["validation_data"][0]) == 5 and "validation_split" not in rest
-        assert sum(len(labels) for _, labels in dataset) == 20
-        dataset, rest = as_dataset(x, y, 4, 0, lambda: 0, {"validation_split": 0.5})
-        assert len(rest["validation_data"][0]) == 10 == sum(len(labels) for _, labels in dataset)
+    def test_validation_data_win_over_a_split(self, monkeypatch):
+        x, y = networks.blobs(20)
+        given = (x[:5], y[:5])
+        seen = {}
+
+        def fit(self, x, *arguments, **options):
+            seen["trained"] = sum(len(labels) for _, labels in x)
+            seen["validated"] = len(arguments[6][0])
+
+        monkeypatch.setattr(keras.Model, "fit", fit)
+        _search().fit(x, y, 4, validation_data=given, validation_split=0.5)
+        assert seen == {"trained": 20, "validated": 5}
+        _search().fit(x, y, 4, validation_split=0.5)
+        assert seen == {"trained": 10, "validated": 10}
 
     def test_nan_in_arrays(self):
         x, y = networks.blobs(32)
