@@ -16,7 +16,6 @@ import udc_tf
 from tests.support import networks
 from tests.support.paths import ROOT
 from udc_tf.training.divergence import DivergedError
-from udc_tf.training.training_data import as_dataset
 
 _BUDGET = udc_tf.Flash("3.5KiB")
 
@@ -234,13 +233,15 @@ class TestAblation:
 
 class TestBadData:
     def test_validation_data_win_over_a_split(self):
-        x, y = np.zeros((20, 4), "float32"), np.arange(20)
-        options = {"validation_data": (x[:5], y[:5]), "validation_split": 0.5}
-        dataset, rest = as_dataset(x, y, 4, 0, lambda: 0, options)
-        assert len(rest["validation_data"][0]) == 5 and "validation_split" not in rest
-        assert sum(len(labels) for _, labels in dataset) == 20
-        dataset, rest = as_dataset(x, y, 4, 0, lambda: 0, {"validation_split": 0.5})
-        assert len(rest["validation_data"][0]) == 10 == sum(len(labels) for _, labels in dataset)
+        x, y = networks.blobs(20)
+        search = _search(
+            model=keras.Sequential([keras.Input((8, 8, 1)), kl.Flatten(), kl.Dense(4)])
+        )
+        arguments = {"batch_size": 4, "verbose": 0, "validation_split": 0.5}
+        search.fit(x, y, validation_data=(x[:5], y[:5]), **arguments)
+        assert search.state.steps_done() == 5  # of 4 examples: all 20 are trained on
+        search.fit(x, y, **arguments)
+        assert search.state.steps_done() == 5 + 3  # of 10 examples
 
     def test_nan_in_arrays(self):
         x, y = networks.blobs(32)
