@@ -108,7 +108,7 @@ def _check_object(value: dict[str, Any]) -> None:
         )
     if name in _VALUES:
         return
-    if isinstance(known, str) and known in keras.saving.get_custom_objects():
+    if isinstance(known, str) and keras.saving.get_registered_object(known) is not None:
         return
     if module is None or (module == "builtins" and is_function):
         return  # by name alone, Keras finds only its own and what is registered
