@@ -13,10 +13,11 @@ import udc_tf
 from udc_tf.export import tflm_check
 from udc_tf.export.int8 import to_int8
 from udc_tf.finetune.double_rounding import match_double_rounding
-from udc_tf.finetune.run import finetune, prepare
+from udc_tf.finetune.preparation import prepare
+from udc_tf.finetune.run import finetune
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
 from udc_tf.layers.inventory import activation_quantizers
-from udc_tf.quantize.quantizers import first_roundings, round_twice
+from udc_tf.quantize.rounding import first_roundings, round_twice
 
 _RNG = np.random.default_rng(0)
 _X = _RNG.normal(size=(96, 8, 8, 3)).astype("float32")
