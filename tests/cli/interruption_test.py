@@ -2,35 +2,28 @@
 
 import errno
 import json
-import os
-import pathlib
 import random
-import subprocess
-import sys
 import types
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import udc_tf
 from benchmarks.interruptions import count_changes, same
+from tests.support.eager import run_eagerly
+from tests.support.processes import run_python
 from udc_tf.cli import commands, exporting, training_steps
 from udc_tf.cli.options import Options, resolve
 from udc_tf.cli.workdir import WorkDir
 from udc_tf.finetune.rescaling import restore_norms
 from udc_tf.training.training_state import StateError
 
-_ROOT = pathlib.Path(__file__).parents[1]
-
 
 @pytest.fixture(scope="module", autouse=True)
 def eagerly():
-    """A few steps of a small network take less time than tracing it does."""
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
+    with run_eagerly():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -239,16 +232,7 @@ def test_commands_that_are_killed(tmp_path):
     """A few rows of the benchmark, which says what they are."""
     flags = ["--step=search", "--step=finetune", "--chosen=1", "--drawn=0"]
     results = tmp_path / "results.json"
-    command = [sys.executable, "-m", "benchmarks.interruptions", *flags, f"--results={results}"]
-    done = subprocess.run(
-        command,
-        cwd=_ROOT,
-        env={**os.environ, "PYTHONPATH": str(_ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    run_python("-m", "benchmarks.interruptions", *flags, f"--results={results}", timeout=600)
     rows = json.loads(results.read_text())["rows"]
     assert len(rows) == 2 and all(map(same, rows.values()))
     assert all(row["ended"] != 0 for row in rows.values())

@@ -2,9 +2,6 @@
 
 import dataclasses
 import json
-import os
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -14,7 +11,7 @@ from keras import layers as kl
 
 import udc_tf
 from tests.support import networks
-from tests.support.paths import ROOT
+from tests.support.processes import run_python
 from udc_tf.training.divergence import DivergedError
 
 _BUDGET = udc_tf.Flash("3.5KiB")
@@ -26,16 +23,6 @@ def _search(target=_BUDGET, settings=None, model=None, **compile_arguments):
     search = udc_tf.make_searchable(model, "ethos_u55", target, settings)
     search.compile(loss=networks.cross_entropy(), metrics=["accuracy"], **compile_arguments)
     return search
-
-
-def _run(script: str, *arguments, check: bool = True) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=300
-    )
-    assert not check or done.returncode == 0, done.stderr[-3000:]
-    return done
 
 
 class TestFit:
@@ -321,9 +308,9 @@ class TestResume:
         for name, kills in (("whole", []), ("killed", [13, 27])):
             result = tmp_path / f"{name}.json"
             for step in kills:
-                done = _run(_INTERRUPTED, tmp_path / name, result, step, check=False)
+                done = run_python("-c", _INTERRUPTED, tmp_path / name, result, step, check=False)
                 assert done.returncode == -9 and not result.exists()
-            _run(_INTERRUPTED, tmp_path / name, result, -1)
+            run_python("-c", _INTERRUPTED, tmp_path / name, result, -1)
             results.append(udc_tf.Architecture.load(result))
         whole, resumed = results
         assert whole.choices == resumed.choices
@@ -362,4 +349,4 @@ print("mirrored", search.state.steps_done())
 
 class TestMirroredStrategy:
     def test_replicas_train_one_search(self):
-        assert "mirrored 12" in _run(_MIRRORED).stdout
+        assert "mirrored 12" in run_python("-c", _MIRRORED).stdout
