@@ -39,8 +39,7 @@ import tensorflow as tf
 # With all that a command imports on its way, so that its process need not.
 from udc_tf.cli import commands
 from udc_tf.files import replaced_atomically
-from udc_tf.report import front as front_report  # noqa: F401
-from udc_tf.report import page  # noqa: F401
+from udc_tf.report import front_page, page  # noqa: F401
 
 RESULTS = pathlib.Path(__file__).with_suffix(".json")
 _FLAGS = (
