@@ -180,7 +180,7 @@ class TestStages:
             numbers = [state[n] for n in state if n not in ("progress", "checksum")]
             assert numbers and all(np.isfinite(array).all() for array in numbers)
 
-    def test_a_checkpoint_is_the_network(self, eager, tmp_path):
+    def test_a_checkpoint_is_the_network(self, eagerly, tmp_path):
         tiny, (x, y) = all_kinds(4, 0.5), task(16)
         path = tmp_path / "epoch{epoch}.keras"
         callbacks = [
