@@ -31,7 +31,7 @@ from benchmarks.compare.sizing import SPACE, Bench
 from benchmarks.harness import Row, Rows, Stopwatch
 from benchmarks.networks import uniform_compact
 from udc_tf.models import resnet8
-from udc_tf.search import decisions
+from udc_tf.search import sampling
 
 _ONE = {"samples": 1}
 _NO_REJECTION = {"rejection": False}
@@ -137,7 +137,7 @@ def gradient_variance(bench: Bench, run: Run) -> Row:
         def gradient(seed, tau, samples=samples):
             with tf.GradientTape() as tape:
                 tape.watch(logits)
-                z = decisions.draw(
+                z = sampling.draw(
                     logits,
                     valid,
                     kappa,

@@ -18,7 +18,8 @@ from benchmarks import harness
 from benchmarks.harness import Row, Rows, interleaved, table
 from benchmarks.networks import resnet8_14, uniform_compact
 from udc_tf.finetune.losses import Crossentropy
-from udc_tf.finetune.run import fit_ranges, prepare, refresh_masks
+from udc_tf.finetune.preparation import prepare
+from udc_tf.finetune.pruning import fit_ranges, refresh_masks
 from udc_tf.finetune.stages import Stages
 from udc_tf.finetune.step import Finetuner
 from udc_tf.layers.compact_kernels import WeightTraining

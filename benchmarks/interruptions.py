@@ -42,10 +42,7 @@ from benchmarks.harness import Row, Rows, table
 
 # With all that a command imports on its way, so that its process need not.
 from udc_tf.cli import commands
-from udc_tf.report import (
-    front_page,  # noqa: F401
-    page,  # noqa: F401
-)
+from udc_tf.report import front_page, page  # noqa: F401
 
 _FLAGS = (
     "--model=benchmarks.interruptions:network", "--data=digits", "--image_size=8", "--channels=1",

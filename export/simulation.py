@@ -19,7 +19,7 @@ from udc_tf.export.integer_network import (
     Step,
     bias_scales,
 )
-from udc_tf.quantize import quantizers
+from udc_tf.quantize import rounding
 
 
 def run(
@@ -75,15 +75,15 @@ def scaled_twice(
     """
     output = float(quantizations[step.output].scale)
     if step.kernel is not None:
-        fractions = quantizers.first_roundings(bias_scales(step, quantizations), output)
+        fractions = rounding.first_roundings(bias_scales(step, quantizations), output)
     elif step.kind == "MEAN":
         source = float(quantizations[step.inputs[0]].scale)
         shape = network.values[step.inputs[0]].shape
         count = math.prod(shape[axis] for axis in step.options["axes"])
-        fractions = quantizers.first_rounding_of_mean(source, output, count)
+        fractions = rounding.first_rounding_of_mean(source, output, count)
     else:
         return result
-    return quantizers.round_twice(result / output, fractions) * output
+    return rounding.round_twice(result / output, fractions) * output
 
 
 def fake_quantize(tensor: tf.Tensor, quantization: Quantization | None) -> tf.Tensor:
@@ -91,7 +91,7 @@ def fake_quantize(tensor: tf.Tensor, quantization: Quantization | None) -> tf.Te
     if quantization is None:
         return tensor
     low, high = (limit - quantization.zero_point for limit in (INT8_MIN, INT8_MAX))
-    steps = quantizers.round_half_up(tf.cast(tensor, tf.float64) / float(quantization.scale))
+    steps = rounding.round_half_up(tf.cast(tensor, tf.float64) / float(quantization.scale))
     return tf.cast(tf.clip_by_value(steps, low, high), tf.float32) * quantization.scale
 
 

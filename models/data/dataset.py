@@ -2,15 +2,14 @@
 
 import dataclasses
 import hashlib
-import itertools
-import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import tensorflow as tf
 
 from udc_tf.models.data.augmentation import Turning
 from udc_tf.models.data.data_errors import DataError
+from udc_tf.training.epochs import shuffled_indices
 from udc_tf.training.image_augmentation import Augmentation
 
 PARTS = ("train", "validation", "test")
@@ -145,16 +144,7 @@ class Dataset:
             seed: of order and augmentation.
             epoch: tells the epoch when a pass begins; by default passes are counted.
         """
-        split, size = self.train, len(self.train)
-        count = itertools.count()
-        epoch = epoch or (lambda: next(count))
-        x, y = tf.constant(split.x), tf.constant(split.y)
-
-        def one_pass() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-            number = epoch()
-            order = np.random.default_rng([seed, number]).permutation(size)
-            for batch, start in enumerate(range(0, size, batch_size)):
-                yield order[start : start + batch_size], np.array([seed * 7919 + number, batch])
+        x, y = tf.constant(self.train.x), tf.constant(self.train.y)
 
         def gather(indices, batch_seed):
             images, labels = self._scaled(tf.gather(x, indices), tf.gather(y, indices))
@@ -164,13 +154,8 @@ class Dataset:
                 return augmentation(images, labels, batch_seed)
             return augmentation(images, batch_seed), labels
 
-        indices = tf.data.Dataset.from_generator(
-            one_pass,
-            output_signature=(tf.TensorSpec([None], tf.int64), tf.TensorSpec([2], tf.int64)),
-        )
-        data = indices.map(gather, num_parallel_calls=2, deterministic=True)
-        steps = math.ceil(size / batch_size)
-        return data.apply(tf.data.experimental.assert_cardinality(steps)).prefetch(2)
+        indices = shuffled_indices(len(self.train), batch_size, seed, epoch)
+        return indices.map(gather, num_parallel_calls=2, deterministic=True).prefetch(2)
 
     def _scaled(self, x, y):
         if self.target_scaling is not None:

@@ -1,8 +1,6 @@
 """ImageNet and other sets too large for memory: read from files while training."""
 
 import dataclasses
-import itertools
-import math
 import os
 import pathlib
 
@@ -12,6 +10,7 @@ import tensorflow as tf
 from udc_tf.models.data.data_errors import DataError
 from udc_tf.models.data.dataset import Scaling, digest
 from udc_tf.models.data.folder import class_names, image_files
+from udc_tf.training.epochs import shuffled_indices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,26 +67,19 @@ class FileDataset:
 
     def training_batches(self, batch_size, augmentation=None, seed=0, epoch=None):
         """As `Dataset.training_batches`; crops and mirroring take the place of `augmentation`."""
-        split, size = self.train, len(self.train)
-        count = itertools.count()
-        epoch = epoch or (lambda: next(count))
+        paths, labels = tf.constant(self.train.x), tf.constant(self.train.y)
 
-        def one_pass():
-            number = epoch()
-            for i in np.random.default_rng([seed, number]).permutation(size):
-                yield i, np.array([seed * 7919 + number, i])
-
-        paths, labels = tf.constant(split.x), tf.constant(split.y)
+        def one_by_one(indices, batch_seed):
+            seeds = tf.stack([tf.fill(tf.shape(indices), batch_seed[0]), indices], axis=1)
+            return tf.data.Dataset.from_tensor_slices((indices, seeds))
 
         def read(i, image_seed):
             return self._random_crop(paths[i], image_seed), labels[i]
 
-        signature = (tf.TensorSpec([], tf.int64), tf.TensorSpec([2], tf.int64))
-        data = tf.data.Dataset.from_generator(one_pass, output_signature=signature)
-        data = data.map(read, tf.data.AUTOTUNE, deterministic=True).batch(batch_size)
-        data = data.map(lambda x, y: (self.scaling(x), y))
-        steps = math.ceil(size / batch_size)
-        return data.apply(tf.data.experimental.assert_cardinality(steps)).prefetch(2)
+        indices = shuffled_indices(len(self.train), batch_size, seed, epoch)
+        data = indices.flat_map(one_by_one).map(read, tf.data.AUTOTUNE, deterministic=True)
+        data = data.batch(batch_size).map(lambda x, y: (self.scaling(x), y))
+        return data.apply(tf.data.experimental.assert_cardinality(len(indices))).prefetch(2)
 
     def fingerprint(self) -> str:
         """A digest of the files' names and classes; reading a million images would take hours."""

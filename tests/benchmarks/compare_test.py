@@ -1,7 +1,6 @@
 """The comparison's scripts, from a run to the report, on very little."""
 
 import json
-import os
 import pathlib
 import shutil
 import socket
@@ -19,7 +18,7 @@ from benchmarks.compare import choices, command, landscape, plan, report, sizing
 from benchmarks.compare.methods import INT8, uniform_options
 from benchmarks.compare.runs import Run
 from benchmarks.harness import RESULTS, Rows
-from tests.support.paths import ROOT
+from tests.support.processes import environment
 from udc_tf.models import ds_cnn, resnet8
 from udc_tf.models.data import digits
 
@@ -213,15 +212,13 @@ class TestRandomSearch:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
-        if workers:
-            environment |= {"KERASTUNER_ORACLE_IP": "127.0.0.1"}
-            environment |= {"KERASTUNER_ORACLE_PORT": str(port)}
+        oracle = {"KERASTUNER_ORACLE_IP": "127.0.0.1", "KERASTUNER_ORACLE_PORT": str(port)}
+        variables = environment(**(oracle if workers else {}))
         ids = ["chief", "tuner0"] if workers else ["tuner0"]
         processes = [
             subprocess.Popen(
                 [sys.executable, "-c", _SEARCH, str(tmp_path)],
-                env={**environment, "KERASTUNER_TUNER_ID": name},
+                env={**variables, "KERASTUNER_TUNER_ID": name},
             )
             for name in ids
         ]

@@ -56,14 +56,6 @@ def own(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.fixture
-def eagerly():
-    """A few steps of a small network take less time than tracing it does."""
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
-
-
 class TestOwnNetworkAndImages:
     def test_from_folder_to_compiled_file_step_by_step(self, own, eagerly):
         flags = (

@@ -10,8 +10,8 @@ import shutil
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
+from tests.support.eager import run_eagerly
 from udc_tf.cli import commands, training_steps
 from udc_tf.report import page
 from udc_tf.training import workers
@@ -44,8 +44,7 @@ def runs(tmp_path_factory):
     x = keras.layers.Conv2D(8, 3, strides=2, activation="relu", name="conv")(x)
     x = keras.layers.GlobalAveragePooling2D()(x)
     keras.Model(inputs, keras.layers.Dense(2, name="head")(x)).save(folder / "tiny.keras")
-    tf.config.run_functions_eagerly(True)
-    with pytest.MonkeyPatch.context() as patch:
+    with run_eagerly(), pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(page, "_png", lambda figure: b"drawn")  # figures are made, not painted
         lines = training_steps._lines
@@ -55,7 +54,6 @@ def runs(tmp_path_factory):
         shutil.copytree("half", "whole")
         assert _run("udc", *_FLAGS, "--workdir=whole") == (0, [])
         yield folder
-    tf.config.run_functions_eagerly(False)
 
 
 def _stops(step: str) -> list[keras.callbacks.Callback]:

@@ -2,20 +2,17 @@
 
 import errno
 import json
-import os
 import random
-import subprocess
-import sys
 import types
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import udc_tf
 from benchmarks.interruptions import count_changes, same
-from tests.support.paths import ROOT
+from tests.support.eager import run_eagerly
+from tests.support.processes import run_python
 from udc_tf.cli import commands, exporting, training_steps
 from udc_tf.cli.options import Options, resolve
 from udc_tf.cli.workdir import WorkDir
@@ -25,10 +22,8 @@ from udc_tf.training.training_state import StateError
 
 @pytest.fixture(scope="module", autouse=True)
 def eagerly():
-    """A few steps of a small network take less time than tracing it does."""
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
+    with run_eagerly():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -237,16 +232,7 @@ def test_commands_that_are_killed(tmp_path):
     """A few rows of the benchmark, which says what they are."""
     flags = ["--step=search", "--step=finetune", "--chosen=1", "--drawn=0"]
     results = tmp_path / "results.json"
-    command = [sys.executable, "-m", "benchmarks.interruptions", *flags, f"--results={results}"]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    run_python("-m", "benchmarks.interruptions", *flags, f"--results={results}", timeout=600)
     rows = json.loads(results.read_text())
     assert len(rows) == 2 and all(map(same, rows.values()))
     assert all(row["ended"] != 0 for row in rows.values())

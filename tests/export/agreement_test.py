@@ -1,6 +1,7 @@
 """The gate of `export`: a file that computes something else than the Keras model is not written."""
 
 import dataclasses
+import functools
 
 import keras
 import numpy as np
@@ -8,10 +9,14 @@ import pytest
 from keras import layers as kl
 
 import udc_tf.export
-from udc_tf.export import agreement, errors, int8, tflite_writer
+from tests.support.networks import normal
+from udc_tf.export import agreement, errors, int8, lowering, tflite_writer
+from udc_tf.export.integer_network import Quantization
 from udc_tf.export.lowering import lower
 from udc_tf.graph import layer_rules
 from udc_tf.graph.trace import trace
+
+images = functools.partial(normal, count=16)
 
 
 def network() -> keras.Model:
@@ -22,14 +27,6 @@ def network() -> keras.Model:
     y = kl.Conv2D(8, 3, padding="same", activation="relu", name="second")(x)
     x = kl.MaxPooling2D(name="pool")(kl.Add(name="sum")([x, y]))
     return keras.Model(inputs, kl.Dense(4, name="head")(kl.Flatten()(x)))
-
-
-def compacted(model: keras.Model, bits: int = 4) -> keras.Model:
-    return udc_tf.compact(model, bits=bits, nonzeros=0.6)
-
-
-def images(*shape: int, count: int = 16) -> np.ndarray:
-    return np.random.default_rng(1).normal(size=(count, *shape)).astype("float32")
 
 
 def _step(lowered, name: str):
@@ -90,7 +87,7 @@ def test_planted_fault_is_caught_and_named(monkeypatch, tmp_path, is_compact, fa
         fault(lowered)
         return lowered
 
-    model = compacted(network()) if is_compact else network()
+    model = udc_tf.compact(network(), bits=4, nonzeros=0.6) if is_compact else network()
     monkeypatch.setattr(int8, "lower", faulty)
     # The integers of compact layers are also compared one by one.
     monkeypatch.setattr(int8, "checked_codes", lambda *args: [])
@@ -103,8 +100,12 @@ def test_layer_that_lowering_takes_for_nothing(monkeypatch):
     model = keras.Sequential(
         [keras.Input((6,)), kl.Dense(4), kl.LeakyReLU(name="leaky"), kl.Dense(2)]
     )
-    nothing = layer_rules.Rule()
-    monkeypatch.setitem(layer_rules._LAYERS, kl.LeakyReLU, nothing)
+    nothing = layer_rules.rule_of(kl.Identity())
+    monkeypatch.setattr(
+        lowering,
+        "rule_of_node",
+        lambda node: nothing if node.name == "leaky" else layer_rules.rule_of_node(node),
+    )
     data = images(6)
     with pytest.raises(errors.MismatchError, match="`leaky`"):
         agreement.check(model, int8.to_int8(model, data), [data])
@@ -122,9 +123,9 @@ def test_fault_of_the_writer_is_found_in_what_tflm_computes(monkeypatch, tmp_pat
 
     monkeypatch.setattr(tflite_writer, "write", without_relu)
     # The file's range of that value begins at zero, which hides a ReLU; so it is widened.
-    of_range = int8.ranges.Quantization.of_range
+    of_range = Quantization.of_range
     widened = classmethod(lambda cls, low, high: of_range(min(low, -high), high))
-    monkeypatch.setattr(int8.ranges.Quantization, "of_range", widened)
+    monkeypatch.setattr(Quantization, "of_range", widened)
     with pytest.raises(errors.MismatchError, match=r"first layer that departs is `second`"):
         udc_tf.export.export(network(), tmp_path, calibration=images(8, 8, 3))
     assert list(tmp_path.iterdir()) == []
@@ -183,7 +184,7 @@ def test_honest_networks_pass(model, data):
 
 
 def test_two_tensors_and_noise_instead_of_data_pass():
-    model = compacted(network())
+    model = udc_tf.compact(network(), bits=4, nonzeros=0.6)
     data = images(8, 8, 3)
     exact = int8.to_int8(model, data, deployment="two_tensors")
     assert agreement.check(model, exact, [data])["worst_layer"] < 0.5

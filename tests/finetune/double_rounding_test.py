@@ -1,48 +1,22 @@
 """A finetuned network rounds as the int8 network does, not only to the same values."""
 
-import math
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import udc_tf
 from udc_tf.export import tflm_check
 from udc_tf.export.int8 import to_int8
 from udc_tf.finetune.double_rounding import match_double_rounding
-from udc_tf.finetune.run import finetune, prepare
+from udc_tf.finetune.preparation import prepare
+from udc_tf.finetune.run import finetune
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
 from udc_tf.layers.inventory import activation_quantizers
-from udc_tf.quantize.quantizers import first_roundings, round_twice
 
 _RNG = np.random.default_rng(0)
 _X = _RNG.normal(size=(96, 8, 8, 3)).astype("float32")
 _Y = np.arange(96) % 4
-
-
-def _scaled_by_integers(accumulator: int, multiplier: float) -> int:
-    """What TFLM computes: a doubling high product, then a division by a power of two."""
-    fraction, exponent = math.frexp(multiplier)
-    product = accumulator * (1 << max(exponent, 0)) * round(fraction * 2**31)
-    high = (abs(product) + 2**30) >> 31
-    shift = max(-exponent, 0)
-    size = (high + (1 << shift >> 1)) >> shift
-    return int(size if product >= 0 else -size)
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.integers(-3000, 3000), st.floats(2**-9, 3.0))
-def test_rounding_twice_is_integer_arithmetic(accumulator, multiplier):
-    multiplier = float(np.float32(multiplier))
-    unit = np.float32(multiplier)  # of outputs whose step is 1
-    real = tf.constant([accumulator * multiplier], tf.float32)
-    got = round_twice(real, tf.constant(first_roundings(np.array([unit]), 1.0)))
-    between = abs(accumulator * multiplier * float(first_roundings(unit, 1.0))) % 1
-    if abs(between - 0.5) > 1e-3:  # float32 cannot tell on which side of a half
-        assert int(got[0]) == _scaled_by_integers(accumulator, multiplier)
 
 
 @pytest.mark.parametrize("end", [6.0, 6.000001, 5.999999])

@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -13,6 +11,7 @@ from keras import layers as kl
 
 import udc_tf
 from tests.support.paths import ROOT
+from tests.support.processes import run_python
 from udc_tf.finetune.losses import Crossentropy
 from udc_tf.finetune.run import finetune, weight_norm
 from udc_tf.finetune.stages import Stages
@@ -49,16 +48,8 @@ def seeded():
     keras.utils.set_random_seed(3)
 
 
-@pytest.fixture
-def eager():
-    """For runs of few steps, which take less time than tracing them."""
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
-
-
 class TestDeployedNetwork:
-    @pytest.mark.usefixtures("eager")
+    @pytest.mark.usefixtures("eagerly")
     @pytest.mark.parametrize("bits", [1, 2, 4, 8, 32])
     def test_weights_are_few_integers_times_one_step(self, bits):
         tiny = all_kinds(bits, 0.3)
@@ -82,7 +73,7 @@ class TestDeployedNetwork:
         assert len(history.history["weight_norm"]) == 8
         np.testing.assert_allclose(history.history["weight_norm"][-1], weight_norm(tiny))
 
-    @pytest.mark.usefixtures("eager")
+    @pytest.mark.usefixtures("eagerly")
     def test_saved_and_loaded(self, tmp_path):
         tiny = all_kinds(4, 0.5)
         x, y = task()
@@ -107,7 +98,7 @@ class Masks(keras.callbacks.Callback):
         self.seen.append(self.layer.mask.numpy().ravel())
 
 
-@pytest.mark.usefixtures("eager")
+@pytest.mark.usefixtures("eagerly")
 class TestStages:
     def test_masks_follow_the_weights_in_stage_2_only(self):
         tiny = all_kinds(4, 0.3)
@@ -189,7 +180,7 @@ class TestStages:
             numbers = [state[n] for n in state if n not in ("progress", "checksum")]
             assert numbers and all(np.isfinite(array).all() for array in numbers)
 
-    def test_a_checkpoint_is_the_network(self, eager, tmp_path):
+    def test_a_checkpoint_is_the_network(self, eagerly, tmp_path):
         tiny, (x, y) = all_kinds(4, 0.5), task(16)
         path = tmp_path / "epoch{epoch}.keras"
         callbacks = [
@@ -225,7 +216,7 @@ class TestStages:
             finetune(model, (np.zeros((4, 4)), np.zeros(4)))
 
 
-@pytest.mark.usefixtures("eager")
+@pytest.mark.usefixtures("eagerly")
 class TestFinetuner:
     def step(self, teacher=None, loss=None, **plan):
         tiny = all_kinds(8, 1.0)
@@ -275,8 +266,7 @@ class TestRecalibrate:
 
 class TestInterruption:
     def run(self, *args):
-        command = [sys.executable, str(RUN), *map(str, args)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300)
+        return run_python(RUN, *args, check=False)
 
     def test_killed_in_every_stage_the_run_ends_as_if_it_had_not_been(self, tmp_path):
         done = self.run(tmp_path / "whole", tmp_path / "whole.npz")
@@ -292,7 +282,7 @@ class TestInterruption:
         for name in whole.files:
             np.testing.assert_array_equal(whole[name], parts[name], err_msg=name)
 
-    @pytest.mark.usefixtures("eager")
+    @pytest.mark.usefixtures("eagerly")
     def test_arrays_are_seen_in_the_order_of_an_uninterrupted_run(self, tmp_path):
         stages = Stages(epochs=(1, 2, 1))
 

@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras import layers as kl
 
 import udc_tf
+from tests.support.layers import run_layer_test
 from udc_tf.export.integer_network import Quantization
 from udc_tf.export.simulation import fake_quantize
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
@@ -27,6 +28,17 @@ class TestActivationQuantizer:
         np.testing.assert_array_equal(layer(x), x)
         np.testing.assert_array_equal(layer(x, training=True), x)
         assert float(layer.maximum.numpy()) == 0
+
+    @pytest.mark.parametrize(
+        "arguments", [{}, {"momentum": 0.5, "hold_peaks": True}, {"fixed_range": (0.0, 6.0)}]
+    )
+    def test_as_keras_layer(self, arguments, tmp_path):
+        layer = ActivationQuantizer(**arguments)
+        layer.build((None, 4, 6))
+        layer.set_range(-0.7, 1.9)
+        layer.enabled.assign(1)
+        count = 5 if layer.hold_peaks else 7
+        run_layer_test(layer, (4, 6), (4, 6), tmp_path, non_trainable=count)
 
     def test_values_are_int8_codes_times_scale(self):
         layer = ActivationQuantizer()

@@ -7,6 +7,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.layers import run_layer_test
 from udc_tf.layers.compact_kernels import (
     CompactConv2D,
     CompactConv2DTranspose,
@@ -22,6 +23,15 @@ KINDS = {
     "depthwise": lambda **kw: CompactDepthwiseConv2D(3, padding="same", **kw),
     "transposed": lambda **kw: CompactConv2DTranspose(5, 3, strides=2, **kw),
     "dense": lambda **kw: CompactDense(20, **kw),
+}
+
+
+SHAPES = {
+    "conv": (8, 8, 6),
+    "pointwise": (8, 8, 16),
+    "depthwise": (8, 8, 8),
+    "transposed": (17, 17, 5),
+    "dense": (8, 8, 20),
 }
 
 
@@ -120,6 +130,12 @@ class TestDeployedWeights:
 
 
 class TestCompactKernel:
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_as_keras_layers(self, kind, tmp_path):
+        initializer = keras.initializers.RandomNormal(seed=3)
+        layer = KINDS[kind](bits=4, nonzeros=0.5, kernel_initializer=initializer)
+        run_layer_test(layer, (8, 8, 8), SHAPES[kind], tmp_path, trainable=3, non_trainable=5)
+
     def test_mask_follows_theta(self):
         layer = built("dense", bits=4, nonzeros=0.25)
         layer.refresh_mask(shifted=True)

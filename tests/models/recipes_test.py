@@ -7,7 +7,6 @@ import time
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import udc_tf
 from udc_tf.cli.dry_run import dry_run
@@ -90,14 +89,6 @@ def _finetuned(recipe, architecture, x, y):
     assert history.history["stage"] == [1, 2, 3]
     assert np.isfinite(history.history["loss"]).all()
     return tiny
-
-
-@pytest.fixture
-def eagerly():
-    """Two steps of a large network take less time than tracing it does."""
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
 
 
 class TestRecipes:

@@ -2,9 +2,6 @@
 
 import dataclasses
 import json
-import os
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -14,7 +11,7 @@ from keras import layers as kl
 
 import udc_tf
 from tests.support import networks
-from tests.support.paths import ROOT
+from tests.support.processes import run_python
 from udc_tf.training.divergence import DivergedError
 
 _BUDGET = udc_tf.Flash("3.5KiB")
@@ -26,16 +23,6 @@ def _search(target=_BUDGET, settings=None, model=None, **compile_arguments):
     search = udc_tf.make_searchable(model, "ethos_u55", target, settings)
     search.compile(loss=networks.cross_entropy(), metrics=["accuracy"], **compile_arguments)
     return search
-
-
-def _run(script: str, *arguments, check: bool = True) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=300
-    )
-    assert not check or done.returncode == 0, done.stderr[-3000:]
-    return done
 
 
 class TestFit:
@@ -232,20 +219,16 @@ class TestAblation:
 
 
 class TestBadData:
-    def test_validation_data_win_over_a_split(self, monkeypatch):
+    def test_validation_data_win_over_a_split(self):
         x, y = networks.blobs(20)
-        given = (x[:5], y[:5])
-        seen = {}
-
-        def fit(self, x, *arguments, **options):
-            seen["trained"] = sum(len(labels) for _, labels in x)
-            seen["validated"] = len(arguments[6][0])
-
-        monkeypatch.setattr(keras.Model, "fit", fit)
-        _search().fit(x, y, 4, validation_data=given, validation_split=0.5)
-        assert seen == {"trained": 20, "validated": 5}
-        _search().fit(x, y, 4, validation_split=0.5)
-        assert seen == {"trained": 10, "validated": 10}
+        search = _search(
+            model=keras.Sequential([keras.Input((8, 8, 1)), kl.Flatten(), kl.Dense(4)])
+        )
+        arguments = {"batch_size": 4, "verbose": 0, "validation_split": 0.5}
+        search.fit(x, y, validation_data=(x[:5], y[:5]), **arguments)
+        assert search.state.steps_done() == 5  # of 4 examples: all 20 are trained on
+        search.fit(x, y, **arguments)
+        assert search.state.steps_done() == 5 + 3  # of 10 examples
 
     def test_nan_in_arrays(self):
         x, y = networks.blobs(32)
@@ -325,9 +308,9 @@ class TestResume:
         for name, kills in (("whole", []), ("killed", [13, 27])):
             result = tmp_path / f"{name}.json"
             for step in kills:
-                done = _run(_INTERRUPTED, tmp_path / name, result, step, check=False)
+                done = run_python("-c", _INTERRUPTED, tmp_path / name, result, step, check=False)
                 assert done.returncode == -9 and not result.exists()
-            _run(_INTERRUPTED, tmp_path / name, result, -1)
+            run_python("-c", _INTERRUPTED, tmp_path / name, result, -1)
             results.append(udc_tf.Architecture.load(result))
         whole, resumed = results
         assert whole.choices == resumed.choices
@@ -366,4 +349,4 @@ print("mirrored", search.state.steps_done())
 
 class TestMirroredStrategy:
     def test_replicas_train_one_search(self):
-        assert "mirrored 12" in _run(_MIRRORED).stdout
+        assert "mirrored 12" in run_python("-c", _MIRRORED).stdout

@@ -54,15 +54,7 @@ def _endless(x, y):
         yield x, y
 
 
-@pytest.fixture
-def eager():
-    """For runs of few steps, which take less time than tracing them."""
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
-
-
-@pytest.mark.usefixtures("eager")
+@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("shape", [_as_list, _as_dict], ids=["list", "dict"])
 def test_from_fit_to_export(shape):
     keras.utils.set_random_seed(0)

@@ -76,10 +76,14 @@ def randomized(model: keras.Model, seed: int = 0) -> keras.Model:
     return model
 
 
+def normal(*shape: int, count: int = 8, seed: int = 1) -> np.ndarray:
+    """Normally distributed inputs of a shape."""
+    return np.random.default_rng(seed).normal(size=(count, *shape)).astype("float32")
+
+
 def images(model: keras.Model, count: int = 4, seed: int = 0) -> np.ndarray:
     """Inputs that fit the model."""
-    shape = (count, *model.input_shape[1:])
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+    return normal(*model.input_shape[1:], count=count, seed=seed)
 
 
 def blobs(count: int = 256, classes: int = 4, seed: int = 0):

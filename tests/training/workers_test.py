@@ -1,7 +1,6 @@
 """Real processes that train together, on this machine."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -12,20 +11,21 @@ import numpy as np
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.processes import environment
 from udc_tf.training import workers
 
 
 def _start(command, ports=(), index=0, **options) -> subprocess.Popen:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    environment.pop("TF_CONFIG", None)
+    variables = environment()
+    variables.pop("TF_CONFIG", None)
     if ports:
         workers = [f"127.0.0.1:{port}" for port in ports]
         task = {"type": "worker", "index": index}
-        environment["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
+        variables["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
     pipe = subprocess.PIPE
     return subprocess.Popen(
         [sys.executable, *map(str, command)],
-        env=environment, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, **options,
+        env=variables, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, **options,
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from udc_tf.graph.folds import Fold, Mean, folds, means
 from udc_tf.layers.compact_kernels import CompactKernel
-from udc_tf.quantize.quantizers import first_rounding_of_mean, first_roundings
+from udc_tf.quantize.rounding import first_rounding_of_mean, first_roundings
 
 
 def match_double_rounding(network: keras.Model) -> int:

@@ -9,7 +9,8 @@ import numpy as np
 
 from udc_tf.finetune.double_rounding import match_double_rounding
 from udc_tf.finetune.losses import Crossentropy, gives_probabilities
-from udc_tf.finetune.rescaling import restore_norms
+from udc_tf.finetune.preparation import begin
+from udc_tf.finetune.pruning import AnnealedPruning, refresh_masks
 from udc_tf.finetune.stages import Stages
 from udc_tf.finetune.statistics import frozen_statistics, recalibrate
 from udc_tf.finetune.step import Finetuner, check_teacher
@@ -20,7 +21,6 @@ from udc_tf.training import training_data, workers
 from udc_tf.training.batch_norm import batch_norm_layers
 from udc_tf.training.divergence import told_briefly
 from udc_tf.training.epochs import EpochData
-from udc_tf.training.seeding import drawn, seed_for, seed_random_layers
 from udc_tf.training.training_state import (
     KeepState,
     StateFolder,
@@ -96,29 +96,16 @@ def finetune(
     6
     """
     stages = stages or Stages()
-    layers = kernel_layers(tiny)
-    if not layers:
-        raise ValueError(
-            "The model has no quantized layers: finetune what `Architecture.build()` made. "
-            f"Received: {tiny} with layers {[layer.name for layer in tiny.layers]}"
-        )
-    if teacher is not None:
-        check_teacher(teacher, tiny)
-    several = len(tiny.outputs) > 1
-    if loss is None and several:
-        raise ValueError(
-            "A network of several outputs needs a `loss` for them, as in keras.Model.compile. "
-            f"Received: loss=None for {len(tiny.outputs)} outputs"
-        )
+    _check(tiny, teacher, loss)
     data = EpochData(train, batch_size, seed, steps_per_epoch)
     if loss is None:
         loss = Crossentropy(not gives_probabilities(tiny), stages.label_smoothing)
     for part in (train, validation_data):
         if isinstance(part, (tuple, list)) and len(part) > 1:
             training_data.check_class_numbers(part[1], loss, tiny)
-    if metrics is None and not several:
+    if metrics is None and len(tiny.outputs) == 1:
         metrics = ["accuracy"]
-    for layer in layers:
+    for layer in kernel_layers(tiny):
         layer.weight_training = WeightTraining(
             stages.pruned_gradient, min(stages.alpha) < 1, stages.clip_unquantized
         )
@@ -146,12 +133,7 @@ def finetune(
     if state.restore():
         data.skip_to(state.progress.passes)
     else:
-        if stages.start == "fresh":
-            reinitialize(tiny, seed)
-        else:
-            restore_norms(tiny, seed)
-        seed_random_layers(tiny, seed)
-        prepare(tiny)
+        begin(tiny, stages.start, seed)
     if not state.progress.finished:
         finetuner.build_for(*data.batch_of_zeros())
         run = _Run(finetuner, data, state, validation_data, list(callbacks), verbose)
@@ -160,32 +142,20 @@ def finetune(
     return history_of(tiny, state.progress.logs)
 
 
-def reinitialize(network: keras.Model, seed: int = 0) -> None:
-    """Gives kernels, biases and batch norms the values that a network begins with."""
-    for layer in kernel_layers(network):
-        of_kernel, of_bias = (seed_for(seed, f"{layer.name}/{v}") for v in ("kernel", "bias"))
-        layer.theta.assign(drawn(layer.kernel_initializer, layer.theta.shape, of_kernel))
-        if layer.bias is not None:
-            layer.bias.assign(drawn(layer.bias_initializer, layer.bias.shape, of_bias))
-    for bn in batch_norm_layers(network):
-        for name in ("gamma", "beta", "moving_mean", "moving_variance"):
-            variable = getattr(bn, name, None)
-            if variable is not None:
-                one = name in ("gamma", "moving_variance")
-                variable.assign(np.full(variable.shape, float(one), "float32"))
-
-
-def prepare(network: keras.Model) -> None:
-    """Unpruned, in the plain format, with ranges that fit the weights as they are."""
-    for layer in kernel_layers(network):
-        layer.mask.assign(np.ones(layer.mask.shape, "float32"))
-        layer.initialize_range()
-        layer.deployed.assign(1.0)
-    for quantizer in activation_quantizers(network):
-        quantizer.enabled.assign(0.0)
-        quantizer.tracking.assign(1.0)
-        quantizer.seen.assign(0.0)
-        quantizer.round_once()
+def _check(tiny: keras.Model, teacher: keras.Model | None, loss) -> None:
+    """Raises if this is no network to finetune, or not with this teacher or loss."""
+    if not kernel_layers(tiny):
+        raise ValueError(
+            "The model has no quantized layers: finetune what `Architecture.build()` made. "
+            f"Received: {tiny} with layers {[layer.name for layer in tiny.layers]}"
+        )
+    if teacher is not None:
+        check_teacher(teacher, tiny)
+    if loss is None and len(tiny.outputs) > 1:
+        raise ValueError(
+            "A network of several outputs needs a `loss` for them, as in keras.Model.compile. "
+            f"Received: loss=None for {len(tiny.outputs)} outputs"
+        )
 
 
 def weight_norm(network: keras.Model) -> float:
@@ -206,16 +176,16 @@ class _Run:
         self._settled = state.progress.epochs > self._stages.boundaries[1]
 
     def all_stages(self) -> None:
-        begin = 0
+        previous = 0
         for stage, end in enumerate(self._stages.boundaries, start=1):
-            if self._state.progress.epochs <= begin:
+            if self._state.progress.epochs <= previous:
                 self._enter(stage)
             if stage < 3:
                 self._fit(end)
             else:
                 with frozen_statistics(self._network):
                     self._fit(end)
-            begin = end
+            previous = end
             if self._state.progress.stopped:
                 # A callback asked to stop: what is left is to make the network deployable.
                 break
@@ -255,7 +225,8 @@ class _Run:
             return
         # In stage 3 fewer variables are trained, which the step before it does not know.
         self._finetuner.make_train_function(force=self._stages.stage_of(done) == 3)
-        control = StageControl(self._stages, self._network, self._data)
+        passes = _Passes(self._stages, self._network, self._data)
+        pruning = AnnealedPruning(self._stages, self._network, self._data.steps)
         keep = KeepState(self._state, passes=lambda: self._data.passed)
         replicas = self._finetuner.distribute_strategy.num_replicas_in_sync
         with told_briefly():
@@ -264,46 +235,21 @@ class _Run:
                 validation_data=self._validation_data,
                 initial_epoch=done,
                 epochs=end,
-                callbacks=[control, *self._callbacks, keep],
+                callbacks=[passes, pruning, *self._callbacks, keep],
                 verbose=self._verbose,
                 shuffle=False,  # `EpochData` does
             )
 
 
-def refresh_masks(network: keras.Model, share: float, number_format: str) -> None:
-    """Prunes `share` of each layer's target rate, the smallest weights as they are now."""
-    for layer in kernel_layers(network):
-        nonzeros = 1 - share * (1 - layer.nonzeros)
-        layer.refresh_mask(nonzeros, shifted=number_format == "shifted" and nonzeros < 1)
-
-
-def fit_ranges(network: keras.Model) -> None:
-    """Moves the weights' ranges half the way to what fits best; a smooth course of small steps."""
-    for layer in kernel_layers(network):
-        layer.fit_range(share=0.5)
-
-
-class StageControl(keras.callbacks.Callback):
-    """Begins the passes over the data, moves masks and ranges, and logs the weight norm."""
+class _Passes(keras.callbacks.Callback):
+    """Begins the passes over the data, and logs the stage and the weight norm."""
 
     def __init__(self, stages: Stages, network: keras.Model, data: EpochData):
         super().__init__()
         self._stages, self._network, self._data = stages, network, data
-        self._epoch = 0
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._epoch = epoch
         self._data.begin_pass()
-
-    def on_train_batch_begin(self, batch, logs=None):
-        stage, step = self._stages.stage_of(self._epoch), self._epoch * self._data.steps + batch
-        if stage == 3 or step % self._stages.refresh_every:
-            return
-        if stage == 2:
-            share = self._stages.pruned_share(step / self._data.steps)
-            refresh_masks(self._network, share, self._stages.number_format)
-        if self._stages.ranges == "fitted":
-            fit_ranges(self._network)
 
     def on_test_begin(self, logs=None):
         self._agree_on_statistics()

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from udc_tf.quantize.quantizers import round_half_up, round_twice
+from udc_tf.quantize.rounding import round_half_up, round_twice
 
 
 @keras.saving.register_keras_serializable("udc_tf")

@@ -98,6 +98,11 @@ class KernelLayer(keras.layers.Layer):
         self.positions = self.multiplied_positions(inputs.shape, outputs.shape)
         return keras.KerasTensor(outputs.shape, outputs.dtype)
 
+    def compute_output_shape(self, input_shape):
+        kernel = keras.KerasTensor(self.kernel_shape(input_shape), self.compute_dtype)
+        inputs = keras.KerasTensor(input_shape, self.compute_dtype)
+        return tuple(self.apply_kernel(inputs, kernel).shape)
+
     @property
     def kernel(self) -> keras.Variable:
         """The weights that are trained, `theta`, by the name they have in Keras' own layers."""

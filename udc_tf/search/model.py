@@ -26,6 +26,7 @@ from udc_tf.search.settings import SearchSettings
 from udc_tf.search.space import SearchSpace
 from udc_tf.search.state import SearchState
 from udc_tf.training import batch_norm, divergence, schedules, training_data, workers
+from udc_tf.training.epochs import resumable_batches
 from udc_tf.training.training_state import KeepState, history_of
 
 _STATISTICS_BATCHES = 8
@@ -252,7 +253,7 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
             arrays = training_data.checked_arrays(x, y, sample_weight)
             if validation_split and validation_data is None:
                 arrays, validation_data = training_data.split_off(arrays, validation_split)
-            x = training_data.as_dataset(
+            x = resumable_batches(
                 arrays, batch_size or 32, self.settings.seed, self.state.steps_done, shuffle
             )
             y = sample_weight = batch_size = None

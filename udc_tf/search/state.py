@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from udc_tf.cost.priced_network import Decision
-from udc_tf.search import decisions
+from udc_tf.search import decisions, projection, sampling
 from udc_tf.search.settings import SearchSettings
 from udc_tf.training import schedules
 
@@ -109,7 +109,7 @@ class SearchState(keras.layers.Layer):
         s = self.settings
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         seed = tf.stack([tf.constant(s.seed, tf.int64), self.step.value])
-        return decisions.draw(
+        return sampling.draw(
             tf.convert_to_tensor(self.logits),
             self.valid,
             tf.constant(self._kappa),
@@ -127,7 +127,7 @@ class SearchState(keras.layers.Layer):
         if self.settings.projection:
             logits = tf.convert_to_tensor(self.logits)
             cap = tf.convert_to_tensor(self.peaks) + now.xi
-            self.logits.assign(decisions.project(logits, self.valid, cap))
+            self.logits.assign(projection.project(logits, self.valid, cap))
         self.step.assign_add(1)
 
     def get_config(self):

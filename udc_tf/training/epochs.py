@@ -1,6 +1,12 @@
-"""Training data whose order depends on nothing but the epoch, so that a run can resume."""
+"""Training data whose order depends on nothing but the epoch, so that a run can resume.
+
+All shuffling of this project is `shuffled_indices`: `SearchModel.fit` and `finetune` gather arrays
+by them (`resumable_batches`, `EpochData`), `udc_tf.models.data` also images that it augments or
+reads from files.
+"""
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator
 
 import keras
@@ -9,6 +15,66 @@ import tensorflow as tf
 
 from udc_tf.training import training_data
 from udc_tf.training.training_data import is_arrays
+
+
+def shuffled_indices(
+    size: int, batch_size: int, seed: int, epoch: Callable[[], int] | None = None
+) -> tf.data.Dataset:
+    """Batches of the numbers below `size`, in an order that depends on seed and epoch alone.
+
+    A run that is interrupted and resumed so sees the same batches as one that was not; Keras' own
+    shuffling starts anew with the process.
+
+    Args:
+        size: how many examples there are.
+        batch_size: of all batches but the last.
+        seed: of the order.
+        epoch: tells the epoch when a pass begins, which is when its first batch is taken; by
+            default passes are counted.
+
+    Returns:
+        A data set of pairs: the indices, and two whole numbers that differ from batch to batch and
+        from epoch to epoch, to seed an augmentation with.
+
+    Example:
+
+    >>> [i.tolist() for i, _ in shuffled_indices(3, 2, seed=0).as_numpy_iterator()]
+    [[2, 0], [1]]
+    """
+    if epoch is None:
+        epoch = itertools.count().__next__
+
+    def one_pass() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        number = epoch()
+        order = np.random.default_rng([seed % 2**63, number]).permutation(size)
+        for batch, start in enumerate(range(0, size, batch_size)):
+            yield order[start : start + batch_size], np.array([seed * 7919 + number, batch])
+
+    signature = (tf.TensorSpec([None], tf.int64), tf.TensorSpec([2], tf.int64))
+    indices = tf.data.Dataset.from_generator(one_pass, output_signature=signature)
+    return indices.apply(tf.data.experimental.assert_cardinality(math.ceil(size / batch_size)))
+
+
+def shuffled_batches(
+    arrays: tuple, batch_size: int, seed: int, epoch: Callable[[], int]
+) -> tf.data.Dataset:
+    """Batches of arrays, or of structures of them, by `shuffled_indices`."""
+    tensors = training_data.each(tf.convert_to_tensor, arrays)
+    size = len(keras.tree.flatten(arrays)[0])
+    indices = shuffled_indices(size, batch_size, seed, epoch)
+    return indices.map(
+        lambda i, _: training_data.each(lambda t: tf.gather(t, i), tensors)
+    ).prefetch(2)
+
+
+def resumable_batches(
+    arrays: tuple, batch_size: int, seed: int, steps_done: Callable[[], int], shuffle: bool = True
+) -> tf.data.Dataset:
+    """Batches of arrays for a training that counts its steps."""
+    if not shuffle:
+        return tf.data.Dataset.from_tensor_slices(arrays).batch(batch_size)
+    steps = training_data.steps_per_epoch(arrays[0], batch_size, None)
+    return shuffled_batches(arrays, batch_size, seed, lambda: steps_done() // steps)
 
 
 class EpochData:
@@ -32,8 +98,6 @@ class EpochData:
     """
 
     def __init__(self, data, batch_size: int = 128, seed: int = 0, steps: int | None = None):
-        # Read when a pass begins; a pass that nobody takes a batch from has not begun.
-        self._pass = tf.Variable(0, dtype=tf.int64, trainable=False, name="data_pass")
         self._given = data
         self._passed = 0
         if isinstance(data, tf.data.Dataset):
@@ -55,7 +119,9 @@ class EpochData:
             )
         elif isinstance(data, (tuple, list)) and len(data) in (2, 3) and is_arrays(tuple(data)):
             arrays = training_data.checked_arrays(*data)
-            self.dataset = self._shuffled(arrays, batch_size, seed)
+            self.dataset = shuffled_batches(
+                arrays, batch_size, seed, lambda: max(0, self._passed - 1)
+            )
             self.steps = int(self.dataset.cardinality())
         else:
             raise ValueError(
@@ -84,7 +150,6 @@ class EpochData:
         """To be called before each pass."""
         if self._passed and isinstance(self._given, keras.utils.PyDataset):
             self._given.on_epoch_end()
-        self._pass.assign(self._passed)
         self._passed += 1
 
     def skip_to(self, passed: int) -> None:
@@ -108,20 +173,6 @@ class EpochData:
             return np.zeros([1 if d is None else d for d in spec.shape], spec.dtype.as_numpy_dtype)
 
         return keras.tree.map_structure(zeros, self.dataset.element_spec)
-
-    def _shuffled(self, arrays, batch_size, seed):
-        tensors = keras.tree.map_structure(tf.constant, arrays)
-        count = len(keras.tree.flatten(arrays)[0])
-
-        def one_pass(_):
-            seeds = tf.stack([tf.constant(seed, tf.int64), self._pass])
-            order = tf.random.experimental.stateless_shuffle(tf.range(count), seeds)
-            return tf.data.Dataset.from_tensor_slices(order).batch(batch_size)
-
-        indices = tf.data.Dataset.from_tensors(0).flat_map(one_pass)
-        return indices.map(
-            lambda i: keras.tree.map_structure(lambda t: tf.gather(t, i), tensors)
-        ).apply(tf.data.experimental.assert_cardinality(-(-count // batch_size)))
 
 
 def _from_batches(batches: Callable[[], Iterable], first: tuple, count: int) -> tf.data.Dataset:

@@ -1,4 +1,4 @@
-"""What a search needs to know of its training data: its length, its order, a few batches of it."""
+"""What a training needs to know of its data: what they are, their length, a few batches of them."""
 
 import math
 from collections import deque
@@ -19,6 +19,11 @@ def is_arrays(x: Any) -> bool:
     """
     leaves = tree.flatten(x)
     return bool(leaves) and all(hasattr(leaf, "__array__") for leaf in leaves)
+
+
+def each(function: Callable[[Any], Any], arrays: Any) -> Any:
+    """The function on every array of the structure; None, as for missing labels, stays None."""
+    return tree.map_structure(lambda a: None if a is None else function(a), arrays)
 
 
 def fits_shape(declared: Sequence[int | None], shape: Sequence[int | None]) -> bool:
@@ -52,28 +57,6 @@ def steps_per_epoch(x: Any, batch_size: int | None, given: int | None) -> int:
     return steps
 
 
-def shuffled_dataset(arrays: tuple, batch_size: int, seed: int, epoch) -> tf.data.Dataset:
-    """Batches in an order that depends only on the seed and on `epoch()`.
-
-    A run that is interrupted and resumed so sees the same batches as one that was not; Keras'
-    own shuffling starts anew with the process.
-    """
-    arrays = _each(tf.convert_to_tensor, arrays)
-    size = len(tree.flatten(arrays)[0])
-
-    def batches() -> Iterator[np.ndarray]:
-        order = np.random.default_rng([seed, epoch()]).permutation(size)
-        for start in range(0, size, batch_size):
-            yield order[start : start + batch_size]
-
-    indices = tf.data.Dataset.from_generator(
-        batches, output_signature=tf.TensorSpec([None], tf.int64)
-    )
-    data = indices.map(lambda i: _each(lambda a: tf.gather(a, i), arrays))
-    data = data.apply(tf.data.experimental.assert_cardinality(math.ceil(size / batch_size)))
-    return data.prefetch(2)
-
-
 def checked_arrays(x: Any, y: Any = None, sample_weight: Any = None) -> tuple:
     """`(x,)`, `(x, y)` or `(x, y, sample_weight)`, with tuples for lists, which tf.data has not.
 
@@ -82,7 +65,7 @@ def checked_arrays(x: Any, y: Any = None, sample_weight: Any = None) -> tuple:
     """
     given = (x, y, sample_weight)
     count = 3 if sample_weight is not None else 2 if y is not None else 1
-    arrays = _each(_as_array, tree.lists_to_tuples(given[:count]))
+    arrays = each(_as_array, tree.lists_to_tuples(given[:count]))
     lengths = {len(leaf) for leaf in tree.flatten(arrays) if leaf is not None}
     if len(lengths) > 1:
         raise ValueError(
@@ -97,26 +80,11 @@ def checked_arrays(x: Any, y: Any = None, sample_weight: Any = None) -> tuple:
 def split_off(arrays: tuple, share: float) -> tuple[tuple, tuple]:
     """The first part for training, the last `share` of the examples for validation, as in Keras."""
     cut = int(len(tree.flatten(arrays)[0]) * (1 - share))
-    return _each(lambda a: a[:cut], arrays), _each(lambda a: a[cut:], arrays)
-
-
-def as_dataset(
-    arrays: tuple, batch_size: int, seed: int, steps_done: Callable[[], int], shuffle: bool = True
-) -> tf.data.Dataset:
-    """Arrays as a dataset whose order survives a resume."""
-    if not shuffle:
-        return tf.data.Dataset.from_tensor_slices(arrays).batch(batch_size)
-    steps = steps_per_epoch(arrays[0], batch_size, None)
-    return shuffled_dataset(arrays, batch_size, seed, lambda: steps_done() // steps)
+    return each(lambda a: a[:cut], arrays), each(lambda a: a[cut:], arrays)
 
 
 def _as_array(value: Any) -> Any:
     return value if tf.is_tensor(value) else np.asarray(value)
-
-
-def _each(function: Callable[[Any], Any], arrays: Any) -> Any:
-    """The function on every array of the structure; None, as for missing labels, stays None."""
-    return tree.map_structure(lambda a: None if a is None else function(a), arrays)
 
 
 def labels_of(data: Any) -> Any:
@@ -214,7 +182,7 @@ def remembering(generator: Iterable[Any], batches: int) -> tuple[Iterator[Any], 
 
 def batch_signature(batch: Any) -> Any:
     """The specification of batches like this one, of any length."""
-    return _each(
+    return each(
         lambda a: tf.TensorSpec([None, *np.shape(a)[1:]], tf.as_dtype(_as_array(a).dtype)), batch
     )
 

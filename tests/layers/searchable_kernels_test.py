@@ -1,0 +1,55 @@
+"""Layers with options: as Keras layers, and outside a search."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers as kl
+
+import udc_tf
+from tests.support.layers import run_layer_test
+from tests.support.networks import normal
+
+_OPTIONS = {"bits": (1, 2, 8), "sparsities": (0.2, 0.5, 1.0), "widths": (0.5, 1.0)}
+_IMAGE = (8, 8, 3)
+
+
+@pytest.mark.parametrize(
+    "layer,input_shape,output_shape",
+    [
+        (lambda **kw: udc_tf.UDCConv2D(6, 3, strides=2, kernels=(1, 3), **kw), _IMAGE, (3, 3, 6)),
+        (lambda **kw: udc_tf.UDCConv2DTranspose(5, 3, strides=2, **kw), _IMAGE, (17, 17, 5)),
+        (lambda **kw: udc_tf.UDCDense(4, **kw), (7,), (4,)),
+        (lambda **kw: udc_tf.UDCDense(4, activation="relu", **kw), _IMAGE, (8, 8, 4)),
+    ],
+    ids=["conv", "transposed", "dense", "dense on images"],
+)
+def test_as_keras_layers(layer, input_shape, output_shape, tmp_path):
+    keras.utils.set_random_seed(0)
+    run_layer_test(
+        layer(**_OPTIONS), input_shape, output_shape, tmp_path, trainable=2, non_trainable=2
+    )
+    plain = layer(use_bias=False, width_group="a", input_group=["b", "c"])
+    run_layer_test(plain, input_shape, output_shape, tmp_path, trainable=1)
+
+
+def test_depthwise_as_keras_layer(tmp_path):
+    layer = udc_tf.UDCDepthwiseConv2D(3, depth_multiplier=2, bits=(4, 8), sparsities=(0.5, 1.0))
+    run_layer_test(layer, _IMAGE, (6, 6, 6), tmp_path, trainable=2, non_trainable=2)
+
+
+@pytest.mark.parametrize(
+    "ours,theirs",
+    [
+        (udc_tf.UDCConv2D(6, 3, padding="same", **_OPTIONS), kl.Conv2D(6, 3, padding="same")),
+        (udc_tf.UDCDepthwiseConv2D(3, bits=(1, 2)), kl.DepthwiseConv2D(3)),
+        (udc_tf.UDCConv2DTranspose(5, 3, strides=2), kl.Conv2DTranspose(5, 3, strides=2)),
+        (udc_tf.UDCDense(4, **_OPTIONS), kl.Dense(4)),
+    ],
+    ids=["conv", "depthwise", "transposed", "dense"],
+)
+def test_outside_a_search_it_is_keras_own_layer(ours, theirs):
+    x = normal(*_IMAGE)
+    theirs(x)
+    ours.build(x.shape)
+    ours.theta.assign(theirs.kernel)
+    np.testing.assert_allclose(ours(x), theirs(x), atol=1e-5)

@@ -1,0 +1,44 @@
+"""Stage 2: pruning annealed from nothing to each layer's rate, masks following the weights."""
+
+import keras
+
+from udc_tf.finetune.stages import Stages
+from udc_tf.layers.inventory import kernel_layers
+
+
+def refresh_masks(network: keras.Model, share: float, number_format: str) -> None:
+    """Prunes `share` of each layer's target rate, the smallest weights as they are now."""
+    for layer in kernel_layers(network):
+        nonzeros = 1 - share * (1 - layer.nonzeros)
+        layer.refresh_mask(nonzeros, shifted=number_format == "shifted" and nonzeros < 1)
+
+
+def fit_ranges(network: keras.Model) -> None:
+    """Moves the weights' ranges half the way to what fits best; a smooth course of small steps."""
+    for layer in kernel_layers(network):
+        layer.fit_range(share=0.5)
+
+
+class AnnealedPruning(keras.callbacks.Callback):
+    """Lets masks (in stage 2) and ranges (in stages 1 and 2) follow the weights.
+
+    How much is pruned at a step is `Stages.pruned_share`. In stage 3 both stand still.
+    """
+
+    def __init__(self, stages: Stages, network: keras.Model, steps_per_epoch: int):
+        super().__init__()
+        self._stages, self._network, self._steps = stages, network, steps_per_epoch
+        self._epoch = 0
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch = epoch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        stage, step = self._stages.stage_of(self._epoch), self._epoch * self._steps + batch
+        if stage == 3 or step % self._stages.refresh_every:
+            return
+        if stage == 2:
+            share = self._stages.pruned_share(step / self._steps)
+            refresh_masks(self._network, share, self._stages.number_format)
+        if self._stages.ranges == "fitted":
+            fit_ranges(self._network)
