@@ -67,7 +67,7 @@ def written_bias(step: Step, quantizations: Sequence[Quantization]) -> np.ndarra
     return step.kernel.bias_codes * bias_scales(step, quantizations).astype(np.float64)
 
 
-def _rounded(step: Step, bias: np.ndarray, quantizations) -> Kernel:
+def _rounded(step: Step, bias: np.ndarray, quantizations: Sequence[Quantization]) -> Kernel:
     codes = np.round(bias / bias_scales(step, quantizations).astype(np.float64))
     codes = np.clip(codes, _INT32.min, _INT32.max).astype(np.int32)
     return dataclasses.replace(step.kernel, bias_codes=codes)

@@ -24,6 +24,7 @@ from udc_tf.export import (
 from udc_tf.export.errors import ConversionError
 from udc_tf.export.integer_network import IntegerNetwork, Quantization, Step
 from udc_tf.export.lowering import lower
+from udc_tf.export.tflite_file import Operator, TFLiteFile
 from udc_tf.training.divergence import not_finite
 
 
@@ -141,7 +142,7 @@ def verify(model: Int8Model) -> None:
             _verify_kernel(file, operator, step)
 
 
-def _verify_value(file, index: int, quantization: Quantization, step: Step) -> None:
+def _verify_value(file: TFLiteFile, index: int, quantization: Quantization, step: Step) -> None:
     tensor = file.tensors[index]
     if tensor.scales.tolist() != [float(quantization.scale)] or tensor.zero_points.tolist() != [
         quantization.zero_point
@@ -152,7 +153,7 @@ def _verify_value(file, index: int, quantization: Quantization, step: Step) -> N
         )
 
 
-def _verify_kernel(file, operator, step: Step) -> None:
+def _verify_kernel(file: TFLiteFile, operator: Operator, step: Step) -> None:
     weights, kernel = file.tensors[operator.inputs[1]], step.kernel
     if weights.data is None or weights.data.dtype != np.int8:
         raise ConversionError(f"`{step.name}` has no int8 weights. Received: {weights.type}")

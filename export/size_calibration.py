@@ -11,18 +11,19 @@ import json
 import os
 import pathlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
 
-from udc_tf.cost.flash import SizeModel, bytes_per_channel, operations
+from udc_tf.cost.flash import BoundFlash, SizeModel, bytes_per_channel, operations
 from udc_tf.cost.targets import Flash
 from udc_tf.export import size_truth, vela
 from udc_tf.export.int8 import to_int8
 from udc_tf.files import DamagedFileError, read_json, replaced_atomically
 from udc_tf.search.extract import architecture_of
 from udc_tf.search.make import make_searchable
+from udc_tf.search.model import SearchModel
 from udc_tf.search.repair import Budget, extreme, repair
 from udc_tf.search.space import SearchSpace
 
@@ -67,7 +68,7 @@ class SizeFit:
     accelerator: str
     measurements: tuple[Measurement, ...]
 
-    def errors(self, measurements=None) -> np.ndarray:
+    def errors(self, measurements: Sequence[Measurement] | None = None) -> np.ndarray:
         """Relative errors, predicted over compiled minus 1."""
         rows = self.measurements if measurements is None else measurements
         return np.array([m.predicted(self.size_model) / m.flash_bytes - 1 for m in rows])
@@ -168,7 +169,13 @@ def measure(
     return rows
 
 
-def _measure(search, bound, chosen, accelerator: str, rng) -> Measurement:
+def _measure(
+    search: SearchModel,
+    bound: BoundFlash,
+    chosen: np.ndarray | Sequence[int],
+    accelerator: str,
+    rng: np.random.Generator,
+) -> Measurement:
     compact = architecture_of(search, chosen).build()
     make_bell_shaped(compact, rng)
     inputs = keras.tree.flatten(compact.input)
@@ -203,7 +210,9 @@ def make_bell_shaped(compact: keras.Model, rng: np.random.Generator) -> None:
             layer.fit_range()
 
 
-def _features(bound, chosen) -> tuple[dict[str, float], float]:
+def _features(
+    bound: BoundFlash, chosen: np.ndarray | Sequence[int]
+) -> tuple[dict[str, float], float]:
     """How much of each coefficient a configuration has, and what it has besides."""
     plan, maps = bound.maps.plan, bound.maps
     counts = maps.counts(maps.one_hot(np.asarray(chosen)))
@@ -260,7 +269,13 @@ def _amounts(rows: list[Measurement], names: list[str]) -> np.ndarray:
     return np.array([[row.features.get(n, 0.0) for n in names] for row in rows])
 
 
-def _least_squares(amounts, wanted, prior, spread, sizes) -> np.ndarray:
+def _least_squares(
+    amounts: np.ndarray,
+    wanted: np.ndarray,
+    prior: np.ndarray,
+    spread: np.ndarray,
+    sizes: np.ndarray,
+) -> np.ndarray:
     """Coefficients in units of their spread from the prior, rows in units of the noise."""
     noise = _NOISE * sizes
     design = amounts * spread / noise[:, None]

@@ -80,7 +80,9 @@ class Recipe:
     augmentation: Augmentation | Turning | None = None
     distil: bool = False
 
-    def model(self, input_shape=None, classes=None) -> keras.Model:
+    def model(
+        self, input_shape: tuple[int, ...] | None = None, classes: int | None = None
+    ) -> keras.Model:
         """The network, for other data if told so."""
         shape = {"input_shape": tuple(input_shape or self.input_shape)}
         if self.task == "classification":

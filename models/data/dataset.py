@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -23,7 +24,7 @@ class Split:
     x: np.ndarray
     y: np.ndarray
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
             raise DataError(
                 f"Inputs and labels must be equally many. Received: {len(self.x)} and {len(self.y)}"
@@ -32,7 +33,7 @@ class Split:
     def __len__(self) -> int:
         return len(self.x)
 
-    def take(self, indices) -> "Split":
+    def take(self, indices: slice | np.ndarray) -> "Split":
         return Split(self.x[indices], self.y[indices])
 
 
@@ -47,7 +48,7 @@ class Scaling:
     offset: float = 128.0
     scale: float = 128.0
 
-    def __call__(self, x):
+    def __call__(self, x: Any) -> Any:
         if tf.is_tensor(x):
             return (tf.cast(x, tf.float32) - self.offset) / self.scale
         return (np.asarray(x, np.float32) - np.float32(self.offset)) / np.float32(self.scale)
@@ -80,7 +81,7 @@ class Dataset:
     scaling: Scaling = Scaling()
     target_scaling: Scaling | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in PARTS:
             part = self.part(name)
             if not len(part):
@@ -156,7 +157,7 @@ class Dataset:
             for batch, start in enumerate(range(0, size, batch_size)):
                 yield order[start : start + batch_size], np.array([seed * 7919 + number, batch])
 
-        def gather(indices, batch_seed):
+        def gather(indices: tf.Tensor, batch_seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             images, labels = self._scaled(tf.gather(x, indices), tf.gather(y, indices))
             if augmentation is None:
                 return images, labels
@@ -172,7 +173,7 @@ class Dataset:
         steps = math.ceil(size / batch_size)
         return data.apply(tf.data.experimental.assert_cardinality(steps)).prefetch(2)
 
-    def _scaled(self, x, y):
+    def _scaled(self, x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         if self.target_scaling is not None:
             y = self.target_scaling(y)
         return self.scaling(x), y
@@ -237,7 +238,9 @@ def split_off(split: Split, share: float, seed: int = 0) -> tuple[Split, Split]:
     return split.take(np.sort(order[count:])), split.take(np.sort(order[:count]))
 
 
-def in_three(split: Split, validation: float, test: float, seed: int = 0):
+def in_three(
+    split: Split, validation: float, test: float, seed: int = 0
+) -> tuple[Split, Split, Split]:
     """(train, validation, test) of data that come as one; shares are of the whole."""
     rest, tested = split_off(split, test, seed)
     train, validated = split_off(rest, validation / (1 - test), seed + 1)

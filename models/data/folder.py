@@ -36,7 +36,7 @@ def from_folder(
     _refuse_parts_without_train(folders, path)
     names = class_names(base)
 
-    def read(folder):
+    def read(folder: pathlib.Path) -> Split:
         files, labels = image_files(folder, names, seed)
         images = np.stack([read_image(f, image_size, channels) for f in files])
         return Split(images, np.asarray(labels, np.int32))
@@ -55,7 +55,9 @@ def from_folder(
     return Dataset(path.name, train, validation, test, names)
 
 
-def _refuse_parts_without_train(folders: dict[str, pathlib.Path | None], path: pathlib.Path):
+def _refuse_parts_without_train(
+    folders: dict[str, pathlib.Path | None], path: pathlib.Path
+) -> None:
     """Images set apart to test must not be overlooked."""
     if folders["train"] is not None:
         return

@@ -5,6 +5,8 @@ import itertools
 import math
 import os
 import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -66,20 +68,26 @@ class FileDataset:
         data = data.map(lambda path, y: (self._middle(path), y), tf.data.AUTOTUNE)
         return data.batch(batch_size).map(lambda x, y: (self.scaling(x), y)).prefetch(2)
 
-    def training_batches(self, batch_size, augmentation=None, seed=0, epoch=None):
+    def training_batches(
+        self,
+        batch_size: int,
+        augmentation: Any = None,
+        seed: int = 0,
+        epoch: Callable[[], int] | None = None,
+    ) -> tf.data.Dataset:
         """As `Dataset.training_batches`; crops and mirroring take the place of `augmentation`."""
         split, size = self.train, len(self.train)
         count = itertools.count()
         epoch = epoch or (lambda: next(count))
 
-        def one_pass():
+        def one_pass() -> Iterator[tuple[int, np.ndarray]]:
             number = epoch()
             for i in np.random.default_rng([seed, number]).permutation(size):
                 yield i, np.array([seed * 7919 + number, i])
 
         paths, labels = tf.constant(split.x), tf.constant(split.y)
 
-        def read(i, image_seed):
+        def read(i: tf.Tensor, image_seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             return self._random_crop(paths[i], image_seed), labels[i]
 
         signature = (tf.TensorSpec([], tf.int64), tf.TensorSpec([2], tf.int64))
@@ -110,7 +118,7 @@ class FileDataset:
         )
         return f"{self.name}: {sizes} test images, {self.classes} classes"
 
-    def _middle(self, path):
+    def _middle(self, path: tf.Tensor) -> tf.Tensor:
         image = tf.image.decode_image(tf.io.read_file(path), 3, expand_animations=False)
         shape = tf.cast(tf.shape(image)[:2], tf.float32)
         larger = self.image_size * 8 / 7
@@ -119,7 +127,7 @@ class FileDataset:
         image = tf.image.resize_with_crop_or_pad(image, self.image_size, self.image_size)
         return tf.cast(tf.clip_by_value(tf.round(image), 0, 255), tf.uint8)
 
-    def _random_crop(self, path, seed):
+    def _random_crop(self, path: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         seeds = tf.unstack(tf.random.split(tf.cast(seed, tf.int32), 2))
         image = tf.image.decode_image(tf.io.read_file(path), 3, expand_animations=False)
         begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(

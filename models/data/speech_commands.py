@@ -93,7 +93,7 @@ def _features(folder: pathlib.Path, rng: np.random.Generator) -> dict[str, np.nd
     return arrays
 
 
-def _in_batches(waves, size: int = 256) -> np.ndarray:
+def _in_batches(waves: np.ndarray, size: int = 256) -> np.ndarray:
     done, batch = [np.zeros((0, 49, 10, 1), np.float32)], []
     for wave in waves:
         batch.append(wave)

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -107,7 +108,9 @@ def psnr(actual: np.ndarray, expected: np.ndarray, border: int = SCALE) -> float
     return float("inf") if error == 0 else float(10 * np.log10(255.0**2 / error))
 
 
-def enlarge_by_tiles(run, small: np.ndarray, tile: int = 64, margin: int = 12) -> np.ndarray:
+def enlarge_by_tiles(
+    run: Callable[[np.ndarray], np.ndarray], small: np.ndarray, tile: int = 64, margin: int = 12
+) -> np.ndarray:
     """Enlarges an image of any size with a network of fixed size, tile by tile.
 
     Tiles overlap by `margin` on each side, more than the network looks around a pixel, so that
@@ -150,7 +153,9 @@ def _begins(extent: int, tile: int, margin: int) -> list[int]:
     return sorted({*range(0, extent - tile, step), extent - tile})
 
 
-def _patches(files, patch: int, count: int, rng: np.random.Generator) -> Split:
+def _patches(
+    files: Sequence[pathlib.Path], patch: int, count: int, rng: np.random.Generator
+) -> Split:
     small, large = [], []
     for path in files:
         x, y = read_pair(path)

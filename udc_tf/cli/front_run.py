@@ -11,6 +11,7 @@ from udc_tf.cli.training_steps import (
     make_search,
     train_search,
 )
+from udc_tf.cli.usage import Say
 from udc_tf.cli.workdir import WorkDir
 from udc_tf.files import replaced_atomically
 from udc_tf.search.front import set_out_for_all, shared_epochs
@@ -25,7 +26,7 @@ def front_sections(runs: Mapping[str, Run]) -> dict[str, dict[str, Any]]:
 
 
 def search_front(
-    runs: Mapping[str, Run], top: WorkDir, parts: Mapping[str, WorkDir], say, workers: Workers
+    runs: Mapping[str, Run], top: WorkDir, parts: Mapping[str, WorkDir], say: Say, workers: Workers
 ) -> None:
     """Searches for all budgets that have no architecture yet; their folders are in `parts`."""
     if all(part.architecture.exists() for part in parts.values()):

@@ -1,16 +1,20 @@
 """Training curves: one line of JSON per epoch in a file, one line of text on the terminal."""
 
+from typing import Any
+
 import keras
+
+from udc_tf.cli.usage import Say
 
 
 class EpochLines(keras.callbacks.Callback):
     """One line an epoch on the terminal, instead of Keras' bars: logs stay readable in a file."""
 
-    def __init__(self, step: str, epochs: int, say=print):
+    def __init__(self, step: str, epochs: int, say: Say = print):
         super().__init__()
         self._step, self._epochs, self._say = step, epochs, say
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         shown = []
         for name, label in _SHOWN:
             if name in (logs or {}):

@@ -14,8 +14,10 @@ from udc_tf.cost.flash import ACCELERATORS
 from udc_tf.cost.targets import Flash, Macs, Target
 from udc_tf.finetune.stages import Stages
 from udc_tf.models import data, recipes
+from udc_tf.models.data import Dataset, FileDataset
 from udc_tf.models.recipes import Recipe
 from udc_tf.search.front import shared_epochs
+from udc_tf.search.space import SearchSpace
 
 _SIZE_COMPILES = 8  # enough for a few coefficients; each takes some seconds
 RUNNERS = ("tflite", "tflm", "npu", "qemu", "fvp")
@@ -111,7 +113,7 @@ class Run:
     # The work directory that names the model, if the user did not in this call.
     model_stored_in: str | None = None
 
-    def load_data(self, download: bool = True) -> data.Dataset | data.FileDataset:
+    def load_data(self, download: bool = True) -> Dataset | FileDataset:
         """The data, read once for all steps of the run."""
         if "data" not in self.kept:
             self.kept["data"] = self._load_data(download)
@@ -122,7 +124,7 @@ class Run:
             self.kept["fingerprint"] = self.load_data().fingerprint()
         return self.kept["fingerprint"]
 
-    def _load_data(self, download: bool) -> data.Dataset | data.FileDataset:
+    def _load_data(self, download: bool) -> Dataset | FileDataset:
         if self.data is None:
             raise data.DataError(
                 f"--data is needed: one of {', '.join(data.NAMES)}, an .npz, or a folder with one "
@@ -324,7 +326,7 @@ def _checked_flash(flash: str) -> str:
     return flash
 
 
-def _space(options: Options, recipe: Recipe):
+def _space(options: Options, recipe: Recipe) -> SearchSpace:
     changes = {}
     for kind, number in (
         ("widths", float),
@@ -349,7 +351,7 @@ def _stages(options: Options, recipe: Recipe) -> Stages:
     return dataclasses.replace(recipe.stages, epochs=epochs[0] if len(epochs) == 1 else epochs)
 
 
-def _numbers(flag: str, text: str, number) -> tuple:
+def _numbers(flag: str, text: str, number: Callable[[str], Any]) -> tuple:
     try:
         return tuple(number(part) for part in text.split(","))
     except ValueError:

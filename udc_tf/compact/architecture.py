@@ -208,7 +208,9 @@ def limited_weights(limit: int) -> Iterator[None]:
     """Refuses layers whose weights would be more than `limit` in all, before they are made."""
     made, add_weight = 0, keras.layers.Layer.add_weight
 
-    def counted(self, shape=None, *args, **kwargs):
+    def counted(
+        self: keras.layers.Layer, shape: Any = None, *args: Any, **kwargs: Any
+    ) -> keras.Variable:
         nonlocal made
         made += math.prod(tuple(shape) if np.iterable(shape) else (shape or 1,))
         if made > limit:
@@ -273,7 +275,7 @@ def get_layer_weights(model: keras.Model) -> dict[str, dict[str, np.ndarray]]:
     }
 
 
-def set_layer_weights(model: keras.Model, weights) -> None:
+def set_layer_weights(model: keras.Model, weights: Mapping[str, Mapping[str, np.ndarray]]) -> None:
     """The counterpart of `get_layer_weights`.
 
     Raises:

@@ -82,7 +82,7 @@ class Flash:
     accelerator: str = "ethos-u55-128"
     size_model: SizeModel = dataclasses.field(default_factory=SizeModel)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "budget", parse_bytes(self.budget))
         if isinstance(self.size_model, Mapping):
             object.__setattr__(self, "size_model", SizeModel.from_dict(self.size_model))
@@ -117,7 +117,7 @@ class Macs:
 
     budget: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not is_number(self.budget) or self.budget <= 0:
             raise ValueError(f"`budget` must be a positive number. Received: {self.budget!r}")
         object.__setattr__(self, "budget", float(self.budget))
@@ -145,7 +145,7 @@ class PaperSize:
 
     budget: int | str
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "budget", parse_bytes(self.budget))
 
     @property

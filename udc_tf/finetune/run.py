@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -32,21 +33,21 @@ from udc_tf.training.training_state import (
 
 def finetune(
     tiny: keras.Model,
-    train,
-    validation_data=None,
+    train: Any,
+    validation_data: Any = None,
     stages: Stages | None = None,
     teacher: keras.Model | None = None,
     *,
-    loss=None,
-    loss_weights=None,
-    metrics=None,
+    loss: Any = None,
+    loss_weights: Any = None,
+    metrics: Any = None,
     optimizer: keras.optimizers.Optimizer | None = None,
     batch_size: int = 128,
     steps_per_epoch: int | None = None,
     workdir: str | os.PathLike | StateFolder | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     seed: int = 0,
-    verbose="auto",
+    verbose: int | str = "auto",
 ) -> keras.callbacks.History:
     """Trains a compact network in three stages, in place.
 
@@ -197,7 +198,15 @@ def weight_norm(network: keras.Model) -> float:
 class _Run:
     """The stages of one run, from wherever its state is."""
 
-    def __init__(self, finetuner, data, state, validation_data, callbacks, verbose):
+    def __init__(
+        self,
+        finetuner: Finetuner,
+        data: Any,
+        state: Any,
+        validation_data: Any,
+        callbacks: Sequence[keras.callbacks.Callback],
+        verbose: int | str,
+    ):
         self._finetuner, self._network = finetuner, finetuner.network
         self._stages: Stages = finetuner.stages
         self._data, self._state = data, state
@@ -291,11 +300,11 @@ class StageControl(keras.callbacks.Callback):
         self._stages, self._network, self._data = stages, network, data
         self._epoch = 0
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._epoch = epoch
         self._data.begin_pass()
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         stage, step = self._stages.stage_of(self._epoch), self._epoch * self._data.steps + batch
         if stage == 3 or step % self._stages.refresh_every:
             return
@@ -305,10 +314,10 @@ class StageControl(keras.callbacks.Callback):
         if self._stages.ranges == "fitted":
             fit_ranges(self._network)
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._agree_on_statistics()
 
-    def _agree_on_statistics(self):
+    def _agree_on_statistics(self) -> None:
         """Every replica has batch-norm statistics of its own part of the data."""
         statistics = [
             v
@@ -317,14 +326,18 @@ class StageControl(keras.callbacks.Callback):
         ]
         workers.average_over_replicas(self._network.distribute_strategy, statistics)
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._agree_on_statistics()
         if logs is not None:
             logs["weight_norm"] = weight_norm(self._network)
             logs["stage"] = self._stages.stage_of(epoch)
 
 
-def _with_rate(optimizer, schedule, momentum) -> keras.optimizers.Optimizer:
+def _with_rate(
+    optimizer: keras.optimizers.Optimizer | None,
+    schedule: keras.optimizers.schedules.LearningRateSchedule,
+    momentum: float,
+) -> keras.optimizers.Optimizer:
     if optimizer is None:
         return keras.optimizers.SGD(schedule, momentum=momentum)
     optimizer = keras.optimizers.get(optimizer)

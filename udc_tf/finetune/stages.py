@@ -7,6 +7,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -30,7 +31,7 @@ class Cosine:
     last: float
     cycle: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, plain(getattr(self, field.name)))
         if not is_number(self.first) or self.first <= 0:
@@ -113,8 +114,8 @@ class Stages:
     start: str = "inherited"
     calibration_batches: int = 50
 
-    def __post_init__(self):
-        def check(valid, name, wanted):
+    def __post_init__(self) -> None:
+        def check(valid: Any, name: str, wanted: str) -> None:
             if not valid:
                 raise ValueError(f"`{name}` must be {wanted}. Received: {getattr(self, name)!r}")
 
@@ -153,12 +154,12 @@ class Stages:
             check(getattr(self, name) in known, name, f"one of {', '.join(known)}")
 
     @classmethod
-    def cifar100(cls, **changes) -> "Stages":
+    def cifar100(cls, **changes: Any) -> "Stages":
         """UDC's settings for CIFAR-100 (appendix F)."""
         return cls(**{**_paper(254), "l2": 5e-4, "train_batch_norm": False, **changes})
 
     @classmethod
-    def imagenet(cls, **changes) -> "Stages":
+    def imagenet(cls, **changes: Any) -> "Stages":
         """UDC's settings for ImageNet (appendix G)."""
         return cls(**{**_paper(126), "l2": 1e-4, "label_smoothing": 0.1, **changes})
 
@@ -223,7 +224,7 @@ class Stages:
         return StagedCosine(firsts, lasts, lengths)
 
 
-def _three(value) -> bool:
+def _three(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 3
 
 
@@ -262,7 +263,7 @@ class StagedCosine(keras.optimizers.schedules.LearningRateSchedule):
     def __init__(self, firsts: list[float], lasts: list[float], steps: list[int]):
         self.firsts, self.lasts, self.steps = list(firsts), list(lasts), list(steps)
 
-    def __call__(self, step):
+    def __call__(self, step: int | tf.Tensor) -> tf.Tensor:
         step = tf.cast(step, tf.float32)
         ends = tf.constant(np.cumsum(self.steps), tf.float32)
         piece = tf.minimum(tf.reduce_sum(tf.cast(step >= ends, tf.int32)), len(self.steps) - 1)
@@ -271,5 +272,5 @@ class StagedCosine(keras.optimizers.schedules.LearningRateSchedule):
         first, last = tf.gather(self.firsts, piece), tf.gather(self.lasts, piece)
         return last + (first - last) * 0.5 * (1 + tf.cos(math.pi * progress))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"firsts": self.firsts, "lasts": self.lasts, "steps": self.steps}

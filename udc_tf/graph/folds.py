@@ -1,6 +1,7 @@
 """Kernels with what becomes part of them in an int8 network: the batch norm that follows."""
 
 import dataclasses
+from typing import Any
 
 import keras
 import numpy as np
@@ -50,7 +51,7 @@ def folds(network: keras.Model) -> list[Fold]:
     layers = {layer.name: layer for layer in network.layers}
     names = [node.name for node in graph.nodes]
 
-    def layer_of(node: Node | None, kind: type):
+    def layer_of(node: Node | None, kind: type) -> Any:
         layer = None if node is None else layers.get(node.name)
         return layer if isinstance(layer, kind) else None
 

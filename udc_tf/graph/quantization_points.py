@@ -78,7 +78,9 @@ def quantization_points(
 
 
 class _Planner:
-    def __init__(self, graph, keeps, branch_of):
+    def __init__(
+        self, graph: Graph, keeps: Callable[[Node], bool], branch_of: Callable[[Node], int]
+    ):
         self._graph = graph
         self._nodes = [n for n in graph.nodes if keeps(n)]
         self._alias: dict[int, int] = {}

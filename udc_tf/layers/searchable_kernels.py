@@ -9,6 +9,8 @@ norm, a soft mask would be normalised away.
 """
 
 import functools
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -20,6 +22,7 @@ from udc_tf.layers.kernels import (
     Conv2DTransposeKernel,
     DenseKernel,
     DepthwiseConv2DKernel,
+    Shape,
 )
 from udc_tf.layers.layer_options import LayerOptions
 from udc_tf.layers.links import KernelLinks
@@ -43,14 +46,14 @@ class SearchableKernel:
 
     def __init__(
         self,
-        *args,
-        widths=None,
-        bits=None,
-        sparsities=None,
-        kernels=None,
+        *args: Any,
+        widths: Sequence[float] | None = None,
+        bits: Sequence[int] | None = None,
+        sparsities: Sequence[float] | None = None,
+        kernels: Sequence[int] | None = None,
         width_group: str | None = None,
         input_group: str | list[str] | None = None,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
         self.options = LayerOptions(widths, bits, sparsities, kernels)
@@ -59,7 +62,7 @@ class SearchableKernel:
         self.pruned_gradient = 0.0
         self.links: KernelLinks | None = None
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         super().build(input_shape)
         self.log_ranges = self.buckets = None
         if self.options.bits is not None:
@@ -100,7 +103,7 @@ class SearchableKernel:
         ranges = [quantizers.initial_range(theta, b) for b in self.options.bits]
         self.log_ranges.assign(np.log(ranges))
 
-    def effective_kernel(self, training):
+    def effective_kernel(self, training: bool | None) -> tf.Tensor:
         sample = current_sample()
         return self.theta if sample is None else sample.kernel_of(self)
 
@@ -129,7 +132,7 @@ class SearchableKernel:
         )
         return tf.unstack(kernels)
 
-    def _channel_and_window_masks(self, z) -> tf.Tensor | None:
+    def _channel_and_window_masks(self, z: tf.Tensor) -> tf.Tensor | None:
         """The factors of whole taps and input channels, [samples, ...]; None if all are 1."""
         samples, links, rank = z.shape[0], self.links, len(self.theta.shape)
         masks = []
@@ -142,7 +145,7 @@ class SearchableKernel:
             masks.append(tf.reshape(links.inputs.mask(z), shape))
         return functools.reduce(tf.multiply, masks) if masks else None
 
-    def _tails(self, z):
+    def _tails(self, z: tf.Tensor) -> tf.Tensor:
         options = len(self.options.sparsities)
         if self.links.sparsity is None:
             return masks.tail_sums(tf.ones([z.shape[0], 1]))
@@ -175,7 +178,7 @@ class SearchableKernel:
         best = [quantizers.initial_range(theta, b) for b in self.options.bits]
         return ((1 - share) * now + share * np.log(best)).astype(np.float32)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "widths": self.options.widths,

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from udc_tf.layers.searchable_kernels import SearchableKernel
@@ -26,13 +27,13 @@ def followers_of(
     ranged = [layer for layer in layers if layer.log_ranges is not None and range_follow]
     variables = [*(la.buckets for la in ranked), *(la.log_ranges for la in ranged)]
 
-    def compute(*values):
+    def compute(*values: np.ndarray) -> list[np.ndarray]:
         values = iter(values)
         buckets = [la.ranked_buckets(next(values), next(values)) for la in ranked]
         ranges = [la.followed_ranges(next(values), next(values), range_follow) for la in ranged]
         return [*buckets, *ranges]
 
-    def fresh():
+    def fresh() -> list[tf.Tensor]:
         pi, read = probabilities(), tf.convert_to_tensor
         arguments = [v for la in ranked for v in (read(la.theta), la.activity(pi))]
         arguments += [v for la in ranged for v in (read(la.theta), read(la.log_ranges))]

@@ -89,7 +89,9 @@ def width_counts(channels: int, widths: tuple[float, ...]) -> tuple[int, ...]:
     return tuple(sorted({max(1, round(w * channels)) for w in widths}))
 
 
-def _width_decisions(graph, channels, space, left_out):
+def _width_decisions(
+    graph: Graph, channels: ChannelGroups, space: SearchSpace, left_out: dict[str, str]
+) -> tuple[list[Decision], dict[int, tuple[int, ...]]]:
     by_name = {g.name: i for i, g in enumerate(channels.groups)}
     options: dict[int, dict[str, tuple[float, ...] | None]] = {}
     for node in graph.nodes:
@@ -130,7 +132,9 @@ def _own_options(node: Node, space: SearchSpace) -> LayerOptions:
     return dataclasses.replace(options, **{k: v for k, v in given.items() if v is not None})
 
 
-def _priced(node: Node, channels: ChannelGroups, space: SearchSpace, left_out) -> PricedLayer:
+def _priced(
+    node: Node, channels: ChannelGroups, space: SearchSpace, left_out: dict[str, str]
+) -> PricedLayer:
     options = _own_options(node, space)
     if space.is_frozen(node.name):
         left_out[node.name] = "the search space freezes it"
@@ -157,7 +161,9 @@ def _positions(node: Node) -> int | None:
     return None if None in spatial else math.prod(spatial)
 
 
-def _usable_kernels(node: Node, kernels, left_out) -> tuple[int, ...] | None:
+def _usable_kernels(
+    node: Node, kernels: tuple[int, ...] | None, left_out: dict[str, str]
+) -> tuple[int, ...] | None:
     """Kernel sizes that can be cut from the middle of this layer's kernel without a shift."""
     layer = node.layer
     size = tuple(getattr(layer, "kernel_size", ()))
@@ -193,7 +199,9 @@ def _stays_aligned(node: Node, kernel: int) -> bool:
     return True
 
 
-def _fixed_part(node: Node, channels: ChannelGroups, shared: bool, left_out) -> FixedPart:
+def _fixed_part(
+    node: Node, channels: ChannelGroups, shared: bool, left_out: dict[str, str]
+) -> FixedPart:
     rule = rule_of_node(node)
     outputs = channels.map_of(keras.tree.flatten(node.outputs)[0])
     part = FixedPart(node.name, outputs, rule.price(node), gates=node.gates)

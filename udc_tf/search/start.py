@@ -87,20 +87,20 @@ def first_guess(
     valid_options = tf.constant(valid)
 
     @tf.function  # it is called a hundred times and more
-    def differentiated(logits):
+    def differentiated(logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         pi = tf.exp(decisions.log_probabilities(logits, valid_options))
         with tf.GradientTape() as tape:
             tape.watch(pi)
             ratio = cost_ratios(pi[None])[0]
         return ratio, tape.gradient(ratio, pi)
 
-    def ratio_and_slope(logits):
+    def ratio_and_slope(logits: np.ndarray) -> tuple[float, np.ndarray]:
         ratio, slope = differentiated(tf.constant(logits, tf.float32))
         return float(ratio), slope.numpy()
 
     base = np.where(valid, -certainty * harms, 0.0)
 
-    def under(pressure: float):
+    def under(pressure: float) -> tuple[np.ndarray, float]:
         logits = base
         for _ in range(_ROUNDS):
             ratio, slope = ratio_and_slope(logits)

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import keras
 import numpy as np
@@ -31,7 +32,7 @@ class EpochData:
     3
     """
 
-    def __init__(self, data, batch_size: int = 128, seed: int = 0, steps: int | None = None):
+    def __init__(self, data: Any, batch_size: int = 128, seed: int = 0, steps: int | None = None):
         # Read when a pass begins; a pass that nobody takes a batch from has not begun.
         self._pass = tf.Variable(0, dtype=tf.int64, trainable=False, name="data_pass")
         self._given = data
@@ -101,19 +102,19 @@ class EpochData:
         self.begin_pass()
         return [batch[0] for batch in self.dataset.take(batches)]
 
-    def batch_of_zeros(self):
+    def batch_of_zeros(self) -> Any:
         """One batch of the right shapes and types."""
 
-        def zeros(spec):
+        def zeros(spec: tf.TensorSpec) -> tf.Tensor:
             return np.zeros([1 if d is None else d for d in spec.shape], spec.dtype.as_numpy_dtype)
 
         return keras.tree.map_structure(zeros, self.dataset.element_spec)
 
-    def _shuffled(self, arrays, batch_size, seed):
+    def _shuffled(self, arrays: tuple, batch_size: int, seed: int) -> tf.data.Dataset:
         tensors = keras.tree.map_structure(tf.constant, arrays)
         count = len(keras.tree.flatten(arrays)[0])
 
-        def one_pass(_):
+        def one_pass(_: tf.Tensor) -> tf.data.Dataset:
             seeds = tf.stack([tf.constant(seed, tf.int64), self._pass])
             order = tf.random.experimental.stateless_shuffle(tf.range(count), seeds)
             return tf.data.Dataset.from_tensor_slices(order).batch(batch_size)

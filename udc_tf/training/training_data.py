@@ -52,7 +52,9 @@ def steps_per_epoch(x: Any, batch_size: int | None, given: int | None) -> int:
     return steps
 
 
-def shuffled_dataset(arrays: tuple, batch_size: int, seed: int, epoch) -> tf.data.Dataset:
+def shuffled_dataset(
+    arrays: tuple, batch_size: int, seed: int, epoch: tf.Tensor
+) -> tf.data.Dataset:
     """Batches in an order that depends only on the seed and on `epoch()`.
 
     A run that is interrupted and resumed so sees the same batches as one that was not; Keras'
@@ -173,7 +175,7 @@ def for_replicas(data: tf.data.Dataset, replicas: int) -> tf.data.Dataset:
     if replicas == 1:
         return data
 
-    def filled(*batch):
+    def filled(*batch: Any) -> Any:
         size = tf.shape(tree.flatten(batch)[0])[0]
         rows = tf.range(tf.maximum(size, replicas)) % size
         batch = tree.map_structure(lambda t: tf.gather(t, rows), batch)
@@ -223,5 +225,5 @@ def _as_tuple(item: Any) -> tuple:
     return item if isinstance(item, tuple) else (item,)
 
 
-def _inputs_only(*item):
+def _inputs_only(*item: Any) -> Any:
     return item[0]

@@ -238,7 +238,7 @@ class KeepState(keras.callbacks.Callback):
         super().__init__()
         self._state, self._passes = state, passes
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         progress = self._state.progress
         progress.epochs = epoch + 1
         progress.passes = self._passes()
