@@ -7,7 +7,7 @@ from keras import layers
 def conv_bn(
     x: keras.KerasTensor,
     filters: int,
-    kernel_size: int,
+    kernel_size: int | tuple[int, int],
     name: str,
     strides: int = 1,
     relu: bool = True,

@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
@@ -162,8 +162,8 @@ class Dataset:
             if augmentation is None:
                 return images, labels
             if getattr(augmentation, "changes_targets", False):
-                return augmentation(images, labels, batch_seed)
-            return augmentation(images, batch_seed), labels
+                return cast(Turning, augmentation)(images, labels, batch_seed)
+            return cast(Augmentation, augmentation)(images, batch_seed), labels
 
         indices = tf.data.Dataset.from_generator(
             one_pass,
@@ -186,8 +186,8 @@ class Dataset:
         """The same with at most so many examples a part, for trials."""
         if examples is None:
             return self
-        parts = {p: self.part(p).take(slice(0, examples)) for p in PARTS}
-        return dataclasses.replace(self, **parts)
+        train, validation, test = (self.part(p).take(slice(0, examples)) for p in PARTS)
+        return dataclasses.replace(self, train=train, validation=validation, test=test)
 
     def describe(self) -> str:
         sizes = ", ".join(f"{len(self.part(p)):,} {p}" for p in PARTS)
@@ -218,7 +218,7 @@ def digest(arrays: Iterable[np.ndarray]) -> str:
     total = hashlib.sha256()
     for array in arrays:
         total.update(f"{array.dtype} {array.shape}".encode())
-        total.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        total.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return total.hexdigest()[:16]
 
 

@@ -106,11 +106,11 @@ class FileDataset:
     def limited(self, examples: int | None) -> "FileDataset":
         if examples is None:
             return self
-        parts = {
-            p: FileSplit(self.part(p).x[:examples], self.part(p).y[:examples])
-            for p in ("train", "validation", "test")
-        }
-        return dataclasses.replace(self, **parts)
+        train, validation, test = (
+            FileSplit(part.x[:examples], part.y[:examples])
+            for part in (self.train, self.validation, self.test)
+        )
+        return dataclasses.replace(self, train=train, validation=validation, test=test)
 
     def describe(self) -> str:
         sizes = (

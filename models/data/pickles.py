@@ -30,7 +30,7 @@ class _DType:
 
     def __init__(self, code: str | bytes, *_: Any):
         self._code = code.decode("ascii") if isinstance(code, bytes) else str(code)
-        self._order = "="
+        self._order: Any = "="
 
     def __setstate__(self, state: tuple) -> None:
         order = state[1]
@@ -50,7 +50,9 @@ class _Array:
         self.value = _array(raw, dtype, shape, "F" if is_fortran else "C")
 
 
-def _array(raw: bytes, dtype: _DType, shape: tuple[int, ...], order: str) -> np.ndarray:
+def _array(
+    raw: bytes, dtype: _DType, shape: tuple[int, ...], order: Literal["C", "F"]
+) -> np.ndarray:
     return np.frombuffer(raw, dtype.numpy()).reshape(shape, order=order)
 
 

@@ -2,7 +2,7 @@
 
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -40,14 +40,11 @@ def super_resolution(
     files = np.asarray(image_files(found))
     train, validation = split_off(Split(files, files), 0.1, seed)
     rng = np.random.default_rng(seed)
-    parts = [_patches(part.x, patch, patches_an_image, rng) for part in (train, validation)]
     tested = image_files(folder / "set5") if (folder / "set5").is_dir() else validation.x
-    return Dataset(
-        "super_resolution",
-        *parts,
-        _patches(tested, patch, patches_an_image, rng),
-        target_scaling=Scaling(),
+    first, second, third = (
+        _patches(part, patch, patches_an_image, rng) for part in (train.x, validation.x, tested)
     )
+    return Dataset("super_resolution", first, second, third, target_scaling=Scaling())
 
 
 def image_files(folder: pathlib.Path) -> list[str]:
@@ -153,9 +150,7 @@ def _begins(extent: int, tile: int, margin: int) -> list[int]:
     return sorted({*range(0, extent - tile, step), extent - tile})
 
 
-def _patches(
-    files: Sequence[pathlib.Path], patch: int, count: int, rng: np.random.Generator
-) -> Split:
+def _patches(files: Iterable[str], patch: int, count: int, rng: np.random.Generator) -> Split:
     small, large = [], []
     for path in files:
         x, y = read_pair(path)

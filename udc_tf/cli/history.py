@@ -15,10 +15,8 @@ class EpochLines(keras.callbacks.Callback):
         self._step, self._epochs, self._say = step, epochs, say
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        shown = []
-        for name, label in _SHOWN:
-            if name in (logs or {}):
-                shown.append(f"{label} {float(logs[name]):.4g}")
+        logs = logs or {}
+        shown = [f"{label} {float(logs[n]):.4g}" for n, label in _SHOWN if n in logs]
         self._say(f"  {self._step} {epoch + 1}/{self._epochs}: {', '.join(shown)}")
 
 

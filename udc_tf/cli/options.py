@@ -85,7 +85,7 @@ class Options:
         >>> Options.wrong({"flash": "8KiB", "macs": 5, "seed": "x"})
         {'seed': 'x'}
         """
-        kinds = {f.name: f.type for f in dataclasses.fields(cls)}
+        kinds: dict[str, Any] = {f.name: f.type for f in dataclasses.fields(cls)}
 
         def fits(name: str, value: Any) -> bool:
             if isinstance(value, bool) and not isinstance(False, kinds[name]):
@@ -255,7 +255,10 @@ def front_runs(options: Options) -> dict[str, Run]:
     for budget in options.budgets():
         run = resolve(dataclasses.replace(options, flash=budget))
         if options.warmup is None:
-            changes = {"warmup": 2 / 3, "search_epochs": max(2, run.recipe.search_epochs)}
+            changes: dict[str, Any] = {
+                "warmup": 2 / 3,
+                "search_epochs": max(2, run.recipe.search_epochs),
+            }
             run = resolve(dataclasses.replace(run.options, **changes))
         if shared_epochs(run.recipe.search.warmup, run.recipe.search_epochs) < 1:
             raise UsageError(
@@ -327,7 +330,7 @@ def _checked_flash(flash: str) -> str:
 
 
 def _space(options: Options, recipe: Recipe) -> SearchSpace:
-    changes = {}
+    changes: dict[str, Any] = {}
     for kind, number in (
         ("widths", float),
         ("bits", int),

@@ -71,9 +71,9 @@ def _called(
 ) -> Any:
     given = {"input_shape": input_shape, "classes": classes}
     try:
-        accepted = inspect.signature(function).parameters.values()
+        accepted = [*inspect.signature(function).parameters.values()]
     except (TypeError, ValueError):
-        accepted = ()  # something built in, which does not tell
+        accepted = []  # something built in, which does not tell
     anything = any(p.kind is p.VAR_KEYWORD for p in accepted)
     given = {k: v for k, v in given.items() if anything or k in {p.name for p in accepted}}
     others = [

@@ -4,7 +4,7 @@ import math
 import pathlib
 import sys
 import time
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 import numpy as np
@@ -36,8 +36,15 @@ _SCORES = ("validation_score", "test_score")
 _VALIDATIONS = 10  # of a search: each measures the batch-norm statistics anew
 
 
+class HasInputs(Protocol):
+    """Data, or what stands in for them."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...]: ...
+
+
 def make_search(
-    run: Run, model: keras.Model, data: Dataset | FileDataset, targets: list[Target] | None = None
+    run: Run, model: keras.Model, data: HasInputs, targets: list[Target] | None = None
 ) -> SearchModel:
     """The searchable model of a run and its network, compiled."""
     targets = targets or run.targets()

@@ -149,7 +149,7 @@ class Architecture:
             "model": self.source,
         }
         if self.weights is not None:
-            flat = {
+            flat: dict[str, Any] = {
                 f"{layer}\n{name}": value
                 for layer, values in self.weights.items()
                 for name, value in values.items()
@@ -217,11 +217,11 @@ def limited_weights(limit: int) -> Iterator[None]:
             raise ValueError(f"a network of more than {limit} weights")
         return add_weight(self, shape, *args, **kwargs)
 
-    keras.layers.Layer.add_weight = counted
+    keras.layers.Layer.add_weight = counted  # type: ignore[method-assign]
     try:
         yield
     finally:
-        keras.layers.Layer.add_weight = add_weight
+        keras.layers.Layer.add_weight = add_weight  # type: ignore[method-assign]
 
 
 def _load_weights(path: Path, remedy: str) -> dict[str, dict[str, np.ndarray]]:

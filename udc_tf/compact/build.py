@@ -89,7 +89,7 @@ class Compactor:
 
     def __init__(self, graph: Graph, groups: ChannelGroups, configuration: Configuration):
         self._graph, self._groups, self._configuration = graph, groups, configuration
-        self._made: dict[object, keras.Operation] = {}
+        self._made: dict[object, Any] = {}  # layers, and operations of keras.ops
         self._slices: dict[str, tuple[keras.layers.Layer, Slices]] = {}
         self._points = quantization_points(
             graph,

@@ -121,9 +121,8 @@ class CountMaps:
         self._hard = _SideBySide(maps)
         pruned = [self._matrix(layers, self._by_sparsity(_is(s))) for s in self.sparsities]
         if pruned:
-            maps["pruned"] = tuple(
-                np.concatenate(part, axis=-1) for part in zip(*pruned, strict=True)
-            )
+            matrices, constants = zip(*pruned, strict=True)
+            maps["pruned"] = np.concatenate(matrices, axis=-1), np.concatenate(constants, axis=-1)
         self._soft = _SideBySide(maps)
 
     def counts(self, z: Array) -> Counts:

@@ -6,7 +6,7 @@ by `register_target` so that what was saved with it loads again.
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from udc_tf.cost.byte_sizes import parse_bytes
 from udc_tf.cost.counts import CountMaps, Counts
@@ -20,7 +20,8 @@ from udc_tf.quantize.plain_numbers import is_number
 class BoundCost(Protocol):
     """A cost that knows the network."""
 
-    maps: CountMaps
+    @property
+    def maps(self) -> CountMaps: ...
 
     def cost(self, counts: Counts) -> Any:
         """The cost for counts of shape [..., layers]: [...]."""
@@ -29,13 +30,15 @@ class BoundCost(Protocol):
 class BoundTarget(BoundCost, Protocol):
     """A target that knows the network."""
 
-    budget: float
+    @property
+    def budget(self) -> float: ...
 
 
 class Target(Protocol):
     """A budget on some cost."""
 
-    budget: float
+    @property
+    def budget(self) -> float: ...
 
     def bind(self, plan: Plan) -> BoundTarget: ...
 
@@ -78,9 +81,18 @@ class Flash:
     32768
     """
 
-    budget: int | str
+    budget: int
     accelerator: str = "ethos-u55-128"
     size_model: SizeModel = dataclasses.field(default_factory=SizeModel)
+
+    if TYPE_CHECKING:  # what it takes is more than what it keeps
+
+        def __init__(
+            self,
+            budget: int | str,
+            accelerator: str = "ethos-u55-128",
+            size_model: SizeModel | Mapping[str, Any] = ...,
+        ): ...
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "budget", parse_bytes(self.budget))
@@ -143,7 +155,11 @@ class PaperSize:
     It never rewards sparsity; use `Flash` for a device.
     """
 
-    budget: int | str
+    budget: int
+
+    if TYPE_CHECKING:  # what it takes is more than what it keeps
+
+        def __init__(self, budget: int | str): ...
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "budget", parse_bytes(self.budget))

@@ -121,7 +121,7 @@ def finetune(
         metrics = ["accuracy"]
     for layer in layers:
         layer.weight_training = WeightTraining(
-            stages.pruned_gradient, min(stages.alpha) < 1, stages.clip_unquantized
+            stages.pruned_gradient, min(stages.alphas) < 1, stages.clip_unquantized
         )
 
     schedule = stages.learning_rate(data.steps)
@@ -232,7 +232,7 @@ class _Run:
 
     def _enter(self, stage: int) -> None:
         for layer in kernel_layers(self._network):
-            layer.alpha.assign(self._stages.alpha[stage - 1])
+            layer.alpha.assign(self._stages.alphas[stage - 1])
         if stage >= 2:
             for quantizer in activation_quantizers(self._network):
                 quantizer.enabled.assign(1.0)

@@ -7,7 +7,7 @@
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -51,7 +51,8 @@ class Cosine:
         """
         if self.cycle is None:
             return [epochs] if epochs else []
-        lengths, length = [], self.cycle
+        lengths: list[int] = []
+        length = self.cycle
         while sum(lengths) < epochs:
             lengths.append(min(length, epochs - sum(lengths)))
             length *= 2
@@ -121,14 +122,14 @@ class Stages:
 
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, plain(getattr(self, field.name)))
-        if is_whole(self.epochs):
+        if isinstance(self.epochs, int) and is_whole(self.epochs):
             object.__setattr__(self, "epochs", split_epochs(self.epochs))
-        whole = _three(self.epochs) and all(is_whole(e) and e >= 0 for e in self.epochs)
+        whole = _three(self.epochs) and all(is_whole(e) and e >= 0 for e in self.lengths)
         wanted = "a positive number, or one for each of the three stages"
-        check(whole and sum(self.epochs) >= 1, "epochs", wanted)
-        if is_number(self.alpha):
+        check(whole and sum(self.lengths) >= 1, "epochs", wanted)
+        if not isinstance(self.alpha, tuple) and is_number(self.alpha):
             object.__setattr__(self, "alpha", (float(self.alpha),) * 3)
-        shares = _three(self.alpha) and all(is_number(a) and 0 <= a <= 1 for a in self.alpha)
+        shares = _three(self.alpha) and all(is_number(a) and 0 <= a <= 1 for a in self.alphas)
         check(shares, "alpha", "in [0, 1]")
         rates = self.learning_rates
         cosines = _three(rates) and all(isinstance(r, Cosine) for r in rates)
@@ -182,12 +183,23 @@ class Stages:
 
     @property
     def total_epochs(self) -> int:
-        return sum(self.epochs)
+        return sum(self.lengths)
+
+    @property
+    def lengths(self) -> tuple[int, int, int]:
+        """Of the stages, in epochs."""
+        return cast(tuple[int, int, int], self.epochs)
+
+    @property
+    def alphas(self) -> tuple[float, float, float]:
+        """Of the stages."""
+        return cast(tuple[float, float, float], self.alpha)
 
     @property
     def boundaries(self) -> tuple[int, int, int]:
         """The epochs at which the stages end."""
-        return tuple(int(e) for e in np.cumsum(self.epochs))
+        first, second, third = (int(e) for e in np.cumsum(self.lengths))
+        return first, second, third
 
     def stage_of(self, epoch: int) -> int:
         """1, 2 or 3.
@@ -207,7 +219,7 @@ class Stages:
         >>> [plan.pruned_share(e) for e in (1, 2, 4, 6, 11)]
         [0.0, 0.0, 0.875, 1.0, 1.0]
         """
-        begin, length = self.epochs[0], self.epochs[1] * self.prune_until
+        begin, length = self.lengths[0], self.lengths[1] * self.prune_until
         if epochs_done < begin:
             return 0.0
         progress = 1.0 if length < 1e-6 else min(1.0, (epochs_done - begin) / length)
@@ -216,7 +228,7 @@ class Stages:
     def learning_rate(self, steps_per_epoch: int) -> "StagedCosine":
         """The learning rate of each step of the run."""
         firsts, lasts, lengths = [], [], []
-        for epochs, rate in zip(self.epochs, self.learning_rates, strict=True):
+        for epochs, rate in zip(self.lengths, self.learning_rates, strict=True):
             for length in rate.pieces(epochs):
                 firsts.append(rate.first)
                 lasts.append(rate.last)

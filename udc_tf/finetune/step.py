@@ -57,9 +57,9 @@ class Finetuner(TrainsInLockstep, keras.Model):
         self.stages = stages
         # In closures, so that the teacher's weights do not become this model's.
         self._teacher = None if teacher is None else (lambda x: teacher(x, training=False))
-        self._teacher_logits = None if teacher is None else _to_logits(teacher)
+        self._teacher_logits = _to_logits(network if teacher is None else teacher)
         self._student_logits = _to_logits(network)
-        self.range_optimizer = None
+        self.range_optimizer: Any = None  # made by `compile`
         self.built = True
 
     # What callbacks such as ModelCheckpoint keep is the network, which loads by itself.
@@ -144,7 +144,9 @@ class Finetuner(TrainsInLockstep, keras.Model):
             loss = self.compute_loss(x, y, predictions, sample_weight, training=True)
             if self._teacher is not None:
                 share = self.stages.distillation
-                loss = (1 - share) * loss + share * self._distillation(x, predictions) / replicas
+                loss = (1 - share) * loss + share * self._distillation(
+                    self._teacher(x), predictions
+                ) / replicas
             loss = checked_finite(loss, x)
         gradients = tape.gradient(loss, [*weights, *ranges])
         of_weights, of_ranges = gradients[: len(weights)], gradients[len(weights) :]
@@ -164,8 +166,8 @@ class Finetuner(TrainsInLockstep, keras.Model):
             if metric.name == "loss":
                 metric.update_state(loss, sample_weight=tf.cast(count, tf.float32))
 
-    def _distillation(self, x: Any, predictions: Any) -> tf.Tensor:
-        target = tf.stop_gradient(self._teacher(x))
+    def _distillation(self, target: Any, predictions: Any) -> tf.Tensor:
+        target = tf.stop_gradient(target)
         if isinstance(self.loss, Crossentropy):
             return distillation_loss(
                 self._student_logits(predictions),

@@ -37,7 +37,7 @@ class Node:
     """One call of one layer (or `keras.ops` operation)."""
 
     name: str
-    layer: keras.Operation
+    layer: Any  # a keras.Operation, with the attributes of its own class
     args: tuple
     kwargs: dict[str, Any]
     outputs: Any

@@ -128,6 +128,8 @@ class ActivationQuantizer(keras.layers.Layer):
             units: of an accumulator, in steps of the outputs; one a channel, or one for all.
             fractions: into how many parts of a step the first rounding goes.
         """
+        if self.units is None or self.fractions is None:
+            raise ValueError(f"`{self.name}` has no channels of its own to scale.")
         for variable, value in ((self.units, units), (self.fractions, fractions)):
             variable.assign(np.broadcast_to(value, tuple(variable.shape)))
 

@@ -13,6 +13,7 @@ from udc_tf.layers.kernels import (
     Conv2DTransposeKernel,
     DenseKernel,
     DepthwiseConv2DKernel,
+    KernelLayer,
     Shape,
 )
 from udc_tf.quantize import masks, number_format, quantizers
@@ -47,7 +48,7 @@ class WeightTraining:
     clip_unquantized: bool = True
 
 
-class CompactKernel:
+class CompactKernel(KernelLayer):
     """Weights of `bits` bits of which a fraction of `nonzeros` are not zero.
 
     The mask keeps the largest |theta|; `refresh_mask` makes it follow theta. A new layer has the

@@ -74,7 +74,7 @@ def mixed_kernels(
                 upstream = upstream * scale
             upstream = tf.reshape(upstream, [samples, -1])
             of_tails = None
-            if mask is not None:
+            if mask is not None and tails is not None:
                 of_tails = _sums_by_bucket(upstream * mixed, index, tails.shape[-1])
                 upstream = upstream * (_floored(mask, pruned_gradient) if pruned_gradient else mask)
             by_code = tf.matmul(upstream, codes, transpose_b=True)

@@ -185,7 +185,12 @@ def probabilities_figure(probabilities: Mapping[str, tuple[list, list]]) -> Figu
 
 
 def _curve(
-    axes: Axes, history: Mapping[str, Any], name: str, colour: str, label: str, **style: Any
+    axes: Axes,
+    history: Sequence[Mapping[str, float]],
+    name: str,
+    colour: str,
+    label: str | None,
+    **style: Any,
 ) -> None:
     points = [(row["epoch"] + 1, row[name]) for row in history if name in row]
     if points:

@@ -54,7 +54,7 @@ def architecture_of(
             "No data to measure batch-norm statistics on: give `calibration`. The network keeps "
             "those of the search, which mix many configurations."
         )
-    elif layers:
+    elif layers and calibration is not None:
         seed_random_layers(compact, search.settings.seed)  # which are at work while it measures
         batch_norm.recalibrate(layers, lambda x: compact(x, training=True), calibration)
     return dataclasses.replace(plain, weights=get_layer_weights(compact))
@@ -166,7 +166,7 @@ def _search_weights(
         if isinstance(layer, SearchableKernel):
             ranges, options = values.pop("log_ranges", None), layer.options.bits
             values.pop("buckets", None)
-            if ranges is not None:
+            if ranges is not None and options is not None:
                 bits = choices.get(f"bits/{name}", options[0])
                 values["log_range"] = ranges[options.index(bits)]
         weights[name] = values

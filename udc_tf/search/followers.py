@@ -25,12 +25,13 @@ def followers_of(
     """
     ranked = [layer for layer in layers if layer.buckets is not None]
     ranged = [layer for layer in layers if layer.log_ranges is not None and range_follow]
-    variables = [*(la.buckets for la in ranked), *(la.log_ranges for la in ranged)]
+    followers = [*(la.buckets for la in ranked), *(la.log_ranges for la in ranged)]
+    variables = [v for v in followers if v is not None]
 
     def compute(*values: np.ndarray) -> list[np.ndarray]:
-        values = iter(values)
-        buckets = [la.ranked_buckets(next(values), next(values)) for la in ranked]
-        ranges = [la.followed_ranges(next(values), next(values), range_follow) for la in ranged]
+        given = iter(values)
+        buckets = [la.ranked_buckets(next(given), next(given)) for la in ranked]
+        ranges = [la.followed_ranges(next(given), next(given), range_follow) for la in ranged]
         return [*buckets, *ranges]
 
     def fresh() -> list[tf.Tensor]:

@@ -82,7 +82,7 @@ def search_front(
         raise ValueError("A front needs at least one target. Received: none")
     folder = pathlib.Path(workdir)
 
-    def fit(state: StateFolder, **length: int) -> None:
+    def fit(state: StateFolder, **length: Any) -> None:
         search.fit(x, y, callbacks=list(callbacks), workdir=state, **length, **kwargs)
 
     shared = shared_epochs(search.settings.warmup, epochs)
@@ -118,6 +118,6 @@ def folder_name(target: Target | Sequence[Target]) -> str:
     >>> folder_name(Flash("24KiB")), folder_name([Flash("900B"), Macs(2e6)])
     ('24KiB', '900B')
     """
-    first = target[0] if isinstance(target, (list, tuple)) else target
+    first = target[0] if isinstance(target, Sequence) else target
     size = int(first.budget)
     return f"{size // 1024}KiB" if size % 1024 == 0 else f"{size}B"

@@ -161,9 +161,9 @@ def _searchable_network(
     def make(node: Node) -> keras.Operation:
         if node.name in priced:
             options = dataclasses.asdict(priced[node.name].options)
-            kind = kernel_kind(node.layer)
+            kind = kernel_kind(node.layer) or ""  # what is priced has one
             config = conversion.kernel_config(node.layer, node.name)
-            new = _SEARCHABLE[kind](**config, **options)
+            new: Any = _SEARCHABLE[kind](**config, **options)
         elif isinstance(node.layer, Mix):
             new = Mix(node.layer.branch_count, name=conversion.safe_name(f"{node.name}_mix"))
             if plan.decision_index("choice", node.name) is not None:

@@ -279,7 +279,7 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
                 batch_size,
                 epochs,
                 verbose,
-                with_last(callbacks, SetOut(), KeepState(state)),
+                with_last(self, callbacks, SetOut(), KeepState(state)),
                 validation_split,
                 validation_data,
                 shuffle,
@@ -379,11 +379,11 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "SearchModel":
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "SearchModel":
         from udc_tf.search.make import make_searchable
 
         return make_searchable(
-            keras.saving.deserialize_keras_object(config["model"]),
+            keras.saving.deserialize_keras_object(config["model"], custom_objects),
             space=SearchSpace.from_dict(config["space"]),
             target=[target_from_dict(t) for t in config["targets"]],
             settings=SearchSettings(**config["settings"]),

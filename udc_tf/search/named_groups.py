@@ -74,10 +74,10 @@ def plan_named_groups(model: keras.Model) -> tuple[dict[str, SearchableKernel], 
             if len(widths[g]) > 1:
                 fractions = tuple(n / groups[g].channels for n in widths[g])
                 decisions.append(Decision("width", groups[g].name, fractions))
-    for layer in priced:
-        for kind, values in (("bits", layer.options.bits), ("sparsity", layer.options.sparsities)):
+    for each in priced:
+        for kind, values in (("bits", each.options.bits), ("sparsity", each.options.sparsities)):
             if values is not None and len(values) > 1:
-                decisions.append(Decision(kind, layer.name, values))
+                decisions.append(Decision(kind, each.name, values))
     if not decisions:
         raise ValueError(f"Nothing can be searched in `{model.name}` with this space.")
     left_out = {p.name: "it is not a UDC layer; its weights count as bytes" for p in parts}
@@ -152,6 +152,10 @@ def _outputs(layer: SearchableKernel, index: Mapping[str, int]) -> ChannelMap:
         source = layer.input_group or layer.width_group
         if source is None:
             return ChannelMap.fixed(channels)
+        if not isinstance(source, str):
+            raise ValueError(
+                f"A depthwise layer reads one group. Received: {source} for `{layer.name}`"
+            )
         times = int(layer.theta.shape[3])
         places = np.repeat(np.arange(channels // times), times)
         return ChannelMap(np.full(channels, index[source]), places)

@@ -31,7 +31,10 @@ def plan_search(graph: Graph, channels: ChannelGroups, space: SearchSpace) -> Pl
             f"No layer matches {', '.join(map(repr, unmatched))} of the search space. The layers "
             f"are: {', '.join(sorted(names))}"
         )
-    layers, fixed, left_out, seen = [], [], {}, set()
+    layers: list[PricedLayer] = []
+    fixed: list[FixedPart] = []
+    left_out: dict[str, str] = {}
+    seen: set[int] = set()
     uses = Uses.of(graph)
     folded = {id(n) for node in graph.nodes for n in absorbed(node, uses)}
     for node in graph.nodes:
@@ -41,9 +44,10 @@ def plan_search(graph: Graph, channels: ChannelGroups, space: SearchSpace) -> Pl
             if shared:
                 # Its weights are stored once; only its multiplications happen again.
                 earlier = next(i for i, p in enumerate(layers) if p.name == node.name)
-                again = _positions(node)
-                first = layers[earlier]
-                total = None if None in (again, first.positions) else first.positions + again
+                again, first = _positions(node), layers[earlier]
+                total = None
+                if again is not None and first.positions is not None:
+                    total = first.positions + again
                 layers[earlier] = dataclasses.replace(first, positions=total)
                 continue
             layers.append(_priced(node, channels, space, left_out))
@@ -97,15 +101,16 @@ def _width_decisions(
     for node in graph.nodes:
         if rule_of_node(node).channels is Channels.OPENS:
             for g in set(channels.map_of(node.output).group.tolist()) - {FIXED}:
-                wanted = _own_options(node, space).widths
-                options.setdefault(g, {})[node.name] = wanted
-    decisions, widths = [], {}
+                options.setdefault(g, {})[node.name] = _own_options(node, space).widths
+    decisions: list[Decision] = []
+    widths: dict[int, tuple[int, ...]] = {}
     for name, g in by_name.items():
         group = channels.groups[g]
         wanted = set(options.get(g, {}).values())
+        common = next(iter(wanted), None)
         if group.frozen:
             left_out[f"width of {name}"] = group.frozen
-        elif None in wanted or not wanted:
+        elif None in wanted or common is None:
             left_out[f"width of {name}"] = "the search space leaves its width alone"
         elif len(wanted) > 1:
             raise ValueError(
@@ -113,7 +118,7 @@ def _width_decisions(
                 f"{options[g]}"
             )
         else:
-            counts = width_counts(group.channels, wanted.pop())
+            counts = width_counts(group.channels, common)
             if len(counts) > 1 or counts[0] < group.channels:
                 widths[g] = counts
             if len(counts) > 1:
@@ -138,10 +143,10 @@ def _priced(
     options = _own_options(node, space)
     if space.is_frozen(node.name):
         left_out[node.name] = "the search space freezes it"
-    inputs = channels.map_of(node.inputs[0])
+    inputs: ChannelMap | None = channels.map_of(node.inputs[0])
     if kernel_kind(node.layer) == "DepthwiseConv2D":
         inputs = None
-    elif (groups := getattr(node.layer, "groups", 1)) > 1:
+    elif inputs is not None and (groups := getattr(node.layer, "groups", 1)) > 1:
         inputs = ChannelMap.fixed(len(inputs) // groups)
     kernels = _usable_kernels(node, options.kernels, left_out)
     return PricedLayer(
@@ -158,7 +163,8 @@ def _priced(
 def _positions(node: Node) -> int | None:
     transposed = kernel_kind(node.layer) == "Conv2DTranspose"
     spatial = (node.inputs[0] if transposed else node.output).shape[1:-1]
-    return None if None in spatial else math.prod(spatial)
+    known = [size for size in spatial if size is not None]
+    return math.prod(known) if len(known) == len(spatial) else None
 
 
 def _usable_kernels(

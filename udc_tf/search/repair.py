@@ -119,7 +119,7 @@ def _losses(chosen: np.ndarray, log_pi: np.ndarray) -> np.ndarray:
     return losses
 
 
-def _move(chosen: np.ndarray, flat_index: int, options: int) -> np.ndarray:
+def _move(chosen: np.ndarray, flat_index: int | np.integer, options: int) -> np.ndarray:
     moved = chosen.copy()
     moved[flat_index // options] = flat_index % options
     return moved

@@ -29,15 +29,15 @@ def plan_run(search: "SearchModel", steps: int) -> None:
         settings = search.settings
         deciding = max(1.0, (1 - settings.warmup) * total)
         fastest = _FASTEST_FROM_A_GUESS if settings.certainty else _FASTEST_DECISION_RATE
-        rate = min(settings.decision_travel / deciding, fastest)
-        search.decision_optimizer.learning_rate = rate
+        of_decisions = min(settings.decision_travel / deciding, fastest)
+        search.decision_optimizer.learning_rate = of_decisions
 
 
 class SetOut(keras.callbacks.Callback):
     """Makes the first guess when the warm-up has shaped the weights."""
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._before = None
+        self._before: int | None = None
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         # With `steps_per_execution` several steps pass between two calls.
@@ -51,13 +51,13 @@ class SetOut(keras.callbacks.Callback):
 
 
 def with_last(
-    callbacks: Any, *last: keras.callbacks.Callback
+    model: keras.Model, callbacks: Any, *last: keras.callbacks.Callback
 ) -> list[keras.callbacks.Callback] | keras.callbacks.CallbackList:
     """`fit`'s callbacks and, behind all of them, those that must see what the others did."""
     if isinstance(callbacks, keras.callbacks.CallbackList):
-        for callback in last:
-            callbacks.append(callback)
-        return callbacks
+        return keras.callbacks.CallbackList(
+            [*callbacks.callbacks, *last], add_history=True, model=model, **(callbacks.params or {})
+        )
     return [*keras.tree.flatten(callbacks or []), *last]
 
 

@@ -58,6 +58,8 @@ def harm(decision: Decision, theta: np.ndarray | None) -> np.ndarray:
         return _WIDTH * halvings + _NARROWNESS * (options.max() / options - 1)
     if decision.kind == "sparsity":
         return _PRUNING * halvings + _PRUNING_MORE * halvings**2
+    if theta is None:
+        raise ValueError(f"The bits of `{decision.subject}` cannot be judged without its weights.")
     total = max(float(np.square(np.asarray(theta, np.float64)).sum()), _NOTHING)
     lost = np.array([_rounding_error(theta, int(b)) for b in options]) / total
     return _ROUNDING * np.log(1 / np.clip(1 - lost, _NOTHING, 1.0)) + _PER_HALVED_BITS * halvings

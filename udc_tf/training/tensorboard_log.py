@@ -45,7 +45,7 @@ class TensorBoard(keras.callbacks.Callback):
         if image_every < 1:
             raise ValueError(f"`image_every` must be at least 1. Received: {image_every}")
         self._log_dir, self._image_every = os.fspath(log_dir), image_every
-        self._writer = None
+        self._writer: Any = None  # made when training begins
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         if self._writer is None:

@@ -142,7 +142,7 @@ def check_class_numbers(y: Any, loss: Any, model: keras.Model) -> None:
     name = getattr(loss, "name", getattr(loss, "__name__", loss))
     if not isinstance(name, str) or name not in _TAKE_CLASS_NUMBERS or not is_arrays(y):
         return
-    outputs = getattr(model, "outputs", None) or ()
+    outputs: Sequence[Any] = getattr(model, "outputs", None) or ()
     if tree.is_nested(y) or len(outputs) != 1:
         return
     labels, shape = np.asarray(y), outputs[0].shape

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import keras
@@ -100,9 +100,7 @@ class Workers:
             self.wait()
 
 
-def average_over_replicas(
-    strategy: tf.distribute.Strategy, variables: list[keras.Variable]
-) -> None:
+def average_over_replicas(strategy: tf.distribute.Strategy, variables: Sequence[Any]) -> None:
     """Sets variables that every replica updates by itself, as batch norm's are, to their mean."""
     if strategy.num_replicas_in_sync == 1 or not variables:
         return
@@ -116,7 +114,7 @@ def average_over_replicas(
         variable.assign(mean)
 
 
-class TrainsInLockstep:
+class TrainsInLockstep(keras.Model):
     """Mixed into a `keras.Model`, lets its `fit` and `evaluate` run in several processes.
 
     Keras 3 fails there in two places (https://github.com/keras-team/keras/issues/20585), for which
