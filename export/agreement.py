@@ -92,8 +92,8 @@ def check(
     8
     """
     network = exact.network
-    inputs = inputs_for(exact, samples, _affordable(network.graph))
-    tensors = keras_values(network.graph, inputs)
+    inputs = inputs_for(exact, samples, _affordable(network.keras_graph))
+    tensors = keras_values(network.keras_graph, inputs)
     layers = compare_layers(exact, tensors)
     for layer in layers:
         if layer.distance > layer.allowed:
@@ -160,7 +160,7 @@ def compare_layers(exact: Int8Model, tensors: Mapping[int, np.ndarray]) -> list[
     network = exact.network
     made_by = {
         ref.id: node.name
-        for node in network.graph.nodes
+        for node in network.keras_graph.nodes
         for ref in keras.tree.flatten(node.outputs)
     }
     stands_for: dict[int, list[int]] = {}
@@ -236,7 +236,9 @@ def _compare_outputs(
     tensors: Mapping[int, tf.Tensor],
 ) -> list[OutputAgreement]:
     network = exact.network
-    called = model(keras.tree.pack_sequence_as(network.graph.inputs, list(inputs)), training=False)
+    called = model(
+        keras.tree.pack_sequence_as(network.keras_graph.inputs, list(inputs)), training=False
+    )
     expected = [np.asarray(output, np.float64) for output in keras.tree.flatten(called)]
     rounded = simulation.run(network, inputs, exact.quantizations)
     codes = tflm_check.run(exact.content, exact.quantize_inputs(inputs))

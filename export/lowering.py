@@ -104,7 +104,7 @@ class _Lowering:
                 f"All sizes but the batch must be known, and the batch must be open or 1, at "
                 f"`{name}`. Received: {ref.shape}"
             )
-        return (1, *ref.shape[1:])
+        return (1, *(size or 0 for size in ref.shape[1:]))  # none is None
 
     # One node.
 
@@ -156,8 +156,8 @@ class _Lowering:
         return output
 
     def _root(self, value: int) -> Value:
-        while self._values[value].follows is not None:
-            value = self._values[value].follows
+        while (followed := self._values[value].follows) is not None:
+            value = followed
         return self._values[value]
 
     def _absorb(self, node: Node) -> tuple[Affine | None, str, TensorRef]:
@@ -167,23 +167,23 @@ class _Lowering:
             self._done.add(id(following))
             final = following.output
             if isinstance(following.layer, kl.BatchNormalization):
-                affine = Affine.of(following.layer, node.output.shape[-1])
+                affine = Affine.of(following.layer, node.output.shape[-1] or 0)
             else:
-                fused = activation_of_node(following).operator
+                fused = activation_of_node(following).operator or "NONE"
         return affine, fused, final
 
     def _kernel(self, node: Node, rule: Rule) -> None:
         activation = activation_of_node(node)
         affine, fused, final = self._absorb(node)
         if activation.fuses:
-            fused = activation.operator
+            fused = activation.operator or "NONE"
         value = self._apply_kernel(node, rule, affine, fused)
         if activation.operator is not None and not activation.fuses:
             value = self._activate(node, value, activation, suffix="_activation")
         self._value_of[final.id] = value
 
     def _apply_kernel(self, node: Node, rule: Rule, affine: Affine | None, fused: str) -> int:
-        layer, kind, (value,) = node.layer, rule.kernel, self._inputs(node)
+        layer, kind, (value,) = node.layer, rule.kernel or "", self._inputs(node)
         shape = self._shape(node.output, node.name)
         if kind == "Dense":
             return self._dense(node, value, affine, fused, shape)
@@ -196,7 +196,7 @@ class _Lowering:
         if kind == "DepthwiseConv2D":
             options["multiplier"] = layer.depth_multiplier
         return self._emit(
-            rule.operator,
+            rule.operator or "",
             node,
             (value,),
             shape,
@@ -279,7 +279,7 @@ class _Lowering:
         # TFLM cuts a RELU6 off in its input's units and does not scale it to others.
         follows = value if activation.operator == "RELU6" else None
         output = self._emit(
-            activation.operator,
+            activation.operator or "",
             node,
             (value,),
             shape,
@@ -308,7 +308,8 @@ class _Lowering:
 
 
 def _pair(value: int | Sequence[int]) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else tuple(value)
+    height, width = (value, value) if isinstance(value, int) else value
+    return height, width
 
 
 def _received(node: Node) -> str:

@@ -204,7 +204,7 @@ def _compile_within(
     budget: int | None,
     rounds: int,
     recover: Callable[[keras.Model], Any] | None,
-    probabilities: Probabilities,
+    probabilities: Probabilities | None,
 ) -> tuple[keras.Model, _Compiled, list[dict[str, Any]]]:
     """Compiles, and tightens until the file fits; the network, what was made of it, the rounds."""
     made = compiled_model(model)
@@ -227,7 +227,7 @@ def _compile_within(
         if recover is not None:
             recover(model)
         _settle_arithmetic(model)
-        entry = {"flash_bytes_before": now, "excess_bytes": excess}
+        entry: dict[str, Any] = {"flash_bytes_before": now, "excess_bytes": excess}
         entry["moves"] = [dataclasses.asdict(m) for m in moves]
         made = compiled_model(model)
         log.append({**entry, "flash_bytes_after": made.vela.flash_bytes})
@@ -328,9 +328,9 @@ def _write_all(
         "sram_bytes": compiled.sram_bytes,
         "tflm_against_fake_quant": _agreement(outputs, reference),
         "collapsed_channels": {
-            step.name: list(step.kernel.collapsed)
+            step.name: list(step.weights.collapsed)
             for step in network.kernels
-            if step.kernel.collapsed
+            if step.weights.collapsed
         },
     }
 

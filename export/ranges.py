@@ -30,7 +30,7 @@ def quantize_values(
     quantizations = []
     for index in range(len(network.values)):
         members = groups.members(index)
-        trained = [network.values[m].trained for m in members if network.values[m].trained]
+        trained = [t for m in members if (t := network.values[m].trained)]
         if trained:
             quantizations.append(Quantization.of_range(*trained[0]))
             continue
@@ -243,5 +243,6 @@ def _observe(
     for start in itertools.count(0, _BATCH):
         batch = [array[start : start + _BATCH] for array in samples]
         if not len(batch[0]):
-            return observed
+            break
         simulation.run(network, batch, observe=note)
+    return observed

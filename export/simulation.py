@@ -74,6 +74,7 @@ def scaled_twice(
     Any other step's result stays.
     """
     output = float(quantizations[step.output].scale)
+    fractions: np.ndarray | float
     if step.kernel is not None:
         fractions = quantizers.first_roundings(bias_scales(step, quantizations), output)
     elif step.kind == "MEAN":
@@ -99,11 +100,11 @@ _FUSED = {"NONE": tf.identity, "RELU": tf.nn.relu, "RELU6": tf.nn.relu6}
 
 
 def _bias(step: Step) -> np.ndarray:
-    return step.kernel.bias.astype(np.float32)
+    return step.weights.bias.astype(np.float32)
 
 
 def _convolution(step: Step, inputs: Sequence[tf.Tensor], shape: tuple[int, ...]) -> tf.Tensor:
-    weights = step.kernel.real().transpose(1, 2, 3, 0)
+    weights = step.weights.real().transpose(1, 2, 3, 0)
     options = step.options
     convolved = tf.nn.convolution(
         inputs[0],
@@ -117,9 +118,9 @@ def _convolution(step: Step, inputs: Sequence[tf.Tensor], shape: tuple[int, ...]
 
 def _depthwise(step: Step, inputs: Sequence[tf.Tensor], shape: tuple[int, ...]) -> tf.Tensor:
     options = step.options
-    _, height, width, channels = step.kernel.codes.shape
+    _, height, width, channels = step.weights.codes.shape
     times = options["multiplier"]
-    weights = step.kernel.real().reshape(height, width, channels // times, times)
+    weights = step.weights.real().reshape(height, width, channels // times, times)
     convolved = tf.nn.depthwise_conv2d(
         inputs[0],
         weights,
@@ -137,7 +138,7 @@ def _square(strides: tuple[int, int]) -> tuple[int, int]:
 
 
 def _transposed(step: Step, inputs: Sequence[tf.Tensor], shape: tuple[int, ...]) -> tf.Tensor:
-    weights = step.kernel.real().transpose(1, 2, 0, 3)
+    weights = step.weights.real().transpose(1, 2, 0, 3)
     batch = tf.shape(inputs[0])[0]
     convolved = tf.nn.conv2d_transpose(
         inputs[0],
@@ -150,7 +151,7 @@ def _transposed(step: Step, inputs: Sequence[tf.Tensor], shape: tuple[int, ...])
 
 
 def _dense(step: Step, inputs: Sequence[tf.Tensor], shape: tuple[int, ...]) -> tf.Tensor:
-    return tf.linalg.matmul(inputs[0], step.kernel.real(), transpose_b=True) + _bias(step)
+    return tf.linalg.matmul(inputs[0], step.weights.real(), transpose_b=True) + _bias(step)
 
 
 def _pool(step: Step, inputs: Sequence[tf.Tensor], shape: tuple[int, ...]) -> tf.Tensor:

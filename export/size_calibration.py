@@ -154,6 +154,7 @@ def measure(
     """Compiles random configurations whose predicted size is near the target's budget."""
     search = make_searchable(model, space, target)
     bound = search.problem.bound[0]
+    flash = target.cost.bind(search.problem.plan)
     budget = Budget((bound,))
     smallest = extreme(bound, search.problem.plan, True)
     valid = search.state.valid.numpy()
@@ -163,7 +164,7 @@ def measure(
         # Random preferences, moved inside the budget: what a search could have ended with.
         wish = np.where(valid, 3.0 * rng.normal(size=valid.shape), -np.inf)
         chosen = repair(wish, valid, budget, smallest)
-        rows.append(_measure(search, bound, chosen, target.accelerator, rng))
+        rows.append(_measure(search, flash, chosen, target.accelerator, rng))
         if progress is not None:
             progress(number + 1, configurations)
     return rows
@@ -172,7 +173,7 @@ def measure(
 def _measure(
     search: SearchModel,
     bound: BoundFlash,
-    chosen: np.ndarray | Sequence[int],
+    chosen: np.ndarray,
     accelerator: str,
     rng: np.random.Generator,
 ) -> Measurement:
@@ -210,9 +211,7 @@ def make_bell_shaped(compact: keras.Model, rng: np.random.Generator) -> None:
             layer.fit_range()
 
 
-def _features(
-    bound: BoundFlash, chosen: np.ndarray | Sequence[int]
-) -> tuple[dict[str, float], float]:
+def _features(bound: BoundFlash, chosen: np.ndarray) -> tuple[dict[str, float], float]:
     """How much of each coefficient a configuration has, and what it has besides."""
     plan, maps = bound.maps.plan, bound.maps
     counts = maps.counts(maps.one_hot(np.asarray(chosen)))
@@ -223,7 +222,7 @@ def _features(
         "per_operator": float(present.sum() + (parts * operators).sum()),
         "per_channel": float((present * counts.outputs).sum()),
     }
-    for table, amount in bound.priced.amounts(counts).items():
+    for table, amount in bound.amounts(counts).items():
         stored = present * amount / 8
         if table == "mask_cost":
             features[table] = float(stored.sum())

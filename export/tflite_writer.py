@@ -84,7 +84,7 @@ class _Writer:
         name: str,
         shape: Sequence[int],
         kind: str,
-        scales: Sequence[float] | np.ndarray | None,
+        scales: Sequence[np.float32] | np.ndarray | None,
         quantization: Quantization | None = None,
         axis: int = 0,
         buffer: int = 0,
@@ -114,13 +114,13 @@ class _Writer:
             buffer.data = np.frombuffer(raw, np.uint8)
             self._buffers.append(buffer)
             self._buffer_of[raw] = len(self._buffers) - 1
-        buffer = self._buffer_of[raw]
+        number = self._buffer_of[raw]
         # A layer that is called twice has its weights once.
         scale_bytes = None if scales is None else np.asarray(scales, np.float32).tobytes()
-        key = (buffer, array.shape, kind, scale_bytes, axis)
+        key = (number, array.shape, kind, scale_bytes, axis)
         if key not in self._constant_of:
             self._constant_of[key] = self._tensor(
-                name, array.shape, kind, scales, axis=axis, buffer=buffer
+                name, array.shape, kind, scales, axis=axis, buffer=number
             )
         return self._constant_of[key]
 
@@ -148,11 +148,11 @@ class _Writer:
 
     def kernel_inputs(self, step: Step) -> list[int]:
         """Tensors of the input, the weights and the bias."""
-        kernel, source = step.kernel, step.inputs[0]
+        kernel, source = step.weights, step.inputs[0]
         axis = kernel.axis if len(kernel.scales) > 1 else 0
         weights = self._constant(f"{step.name}_weights", kernel.codes, kernel.scales, axis)
         units = bias_scales(step, self._quantizations)
-        bias = self._constant(f"{step.name}_bias", kernel.bias_codes, units)
+        bias = self._constant(f"{step.name}_bias", kernel.written_bias, units)
         return [source, weights, bias]
 
     def integers(self, step: Step, what: str, numbers: Sequence[Any]) -> int:
