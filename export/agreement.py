@@ -233,7 +233,7 @@ def _compare_outputs(
     model: keras.Model,
     exact: Int8Model,
     inputs: Sequence[np.ndarray],
-    tensors: Mapping[int, tf.Tensor],
+    tensors: Mapping[int, np.ndarray],
 ) -> list[OutputAgreement]:
     network = exact.network
     called = model(
@@ -264,7 +264,7 @@ def _compare_outputs(
 def _explain(
     exact: Int8Model,
     inputs: Sequence[np.ndarray],
-    tensors: Mapping[int, tf.Tensor],
+    tensors: Mapping[int, np.ndarray],
     number: int,
     output: OutputAgreement,
 ) -> str:
@@ -284,7 +284,7 @@ def _explain(
 
 
 def _first_departure(
-    exact: Int8Model, inputs: Sequence[np.ndarray], tensors: Mapping[int, tf.Tensor]
+    exact: Int8Model, inputs: Sequence[np.ndarray], tensors: Mapping[int, np.ndarray]
 ) -> tuple[str, bool]:
     """The layer to name, and whether the file is at fault there or 8 bits are."""
     network = exact.network

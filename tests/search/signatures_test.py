@@ -9,7 +9,7 @@ import udc_tf
 from tests.support import networks
 from udc_tf.finetune.step import Finetuner
 
-_OURS = {"decision_optimizer", "range_optimizer", "planned_epochs"}
+_OURS = {"decision_optimizer", "range_optimizer", "planned_epochs", "workdir"}
 _METHODS = ("compile", "fit", "evaluate", "predict", "summary")
 # The weights' default is the paper's SGD; finetuning is faster without XLA.
 _OTHER_DEFAULTS = {(udc_tf.SearchModel, "optimizer"), (Finetuner, "jit_compile")}

@@ -20,6 +20,7 @@ from udc_tf.cli.usage import Say, UsageError
 from udc_tf.cli.workdir import STEPS, WorkDir
 from udc_tf.files import first_line
 from udc_tf.training.workers import Workers, leave
+from udc_tf.version import __version__
 
 _ABOUT = {
     "udc": "Searches, finetunes, exports, verifies and reports, into --workdir.",
@@ -64,6 +65,9 @@ def main(command: str, argv: Sequence[str], say: Say = print) -> int:
         return _fail(command, f"{error} (--help shows all flags)", 2)
     if values["help"].value:
         say(f"{command}: {_ABOUT[command]}\n\n{help_text(values)}")
+        return 0
+    if values["version"].value:
+        say(f"{command} {__version__}")
         return 0
     if values["helpfull"].value:
         say(f"{command}: {_ABOUT[command]}\n{values.get_help()}")

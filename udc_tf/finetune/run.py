@@ -201,8 +201,8 @@ class _Run:
     def __init__(
         self,
         finetuner: Finetuner,
-        data: Any,
-        state: Any,
+        data: EpochData,
+        state: TrainingState,
         validation_data: Any,
         callbacks: Sequence[keras.callbacks.Callback],
         verbose: int | str,

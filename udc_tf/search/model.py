@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import dataclasses
-import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -28,7 +27,7 @@ from udc_tf.search.settings import SearchSettings
 from udc_tf.search.space import SearchSpace
 from udc_tf.search.state import SearchState
 from udc_tf.training import batch_norm, divergence, schedules, training_data, workers
-from udc_tf.training.training_state import KeepState, StateFolder, history_of
+from udc_tf.training.training_state import KeepState, StatePlace, history_of
 
 _CALIBRATION_BATCHES = 8
 
@@ -231,7 +230,7 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
         validation_freq: Any = 1,
         *,
         planned_epochs: int | None = None,
-        workdir: str | os.PathLike | StateFolder | None = None,
+        workdir: StatePlace = None,
     ) -> keras.callbacks.History:
         """As `keras.Model.fit`. Schedules follow from `epochs` and the length of an epoch.
 
@@ -270,8 +269,7 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
             initial_epoch = epochs if done.stopped else done.epochs
         plan_run(self, steps * ((planned_epochs or epochs) - initial_epoch))
         if isinstance(x, tf.data.Dataset):
-            replicas = self.distribute_strategy.num_replicas_in_sync
-            x = training_data.for_replicas(x, replicas)
+            x = training_data.for_replicas(x, self.distribute_strategy.num_replicas_in_sync)
         with divergence.told_briefly():
             history = super().fit(
                 x,
@@ -343,11 +341,9 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
 
     @contextlib.contextmanager
     def _own_statistics(self) -> Iterator[None]:
-        layers = batch_norm.batch_norm_layers(self.network)
+        layers, batches = batch_norm.batch_norm_layers(self.network), self._calibration or ()
         with batch_norm.unchanged(self.network):
-            batch_norm.recalibrate(
-                layers, lambda x: self(x, training=True), self._calibration or ()
-            )
+            batch_norm.recalibrate(layers, lambda x: self(x, training=True), batches)
             yield
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
@@ -359,9 +355,8 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
 
     def refresh_masks(self) -> None:
         """Ranks all weights anew under the present probabilities."""
-        followers, fresh = followers_of(
-            self.kernel_layers, lambda: tf.exp(self.state.log_probabilities()), range_follow=0.0
-        )
+        log_pi = self.state.log_probabilities
+        followers, fresh = followers_of(self.kernel_layers, lambda: tf.exp(log_pi()), 0.0)
         for variable, value in zip(followers, fresh() if followers else [], strict=True):
             variable.assign(value)
 

@@ -105,7 +105,7 @@ class EpochData:
     def batch_of_zeros(self) -> Any:
         """One batch of the right shapes and types."""
 
-        def zeros(spec: tf.TensorSpec) -> tf.Tensor:
+        def zeros(spec: tf.TensorSpec) -> np.ndarray:
             return np.zeros([1 if d is None else d for d in spec.shape], spec.dtype.as_numpy_dtype)
 
         return keras.tree.map_structure(zeros, self.dataset.element_spec)

@@ -53,7 +53,7 @@ def steps_per_epoch(x: Any, batch_size: int | None, given: int | None) -> int:
 
 
 def shuffled_dataset(
-    arrays: tuple, batch_size: int, seed: int, epoch: tf.Tensor
+    arrays: tuple, batch_size: int, seed: int, epoch: Callable[[], int]
 ) -> tf.data.Dataset:
     """Batches in an order that depends only on the seed and on `epoch()`.
 

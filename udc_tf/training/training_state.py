@@ -47,6 +47,9 @@ class StateFolder:
     history: str | os.PathLike | None = None
 
 
+StatePlace = str | os.PathLike | StateFolder | None  # where a state is kept; None keeps none
+
+
 @dataclasses.dataclass
 class Progress:
     """How far a run is.
@@ -90,7 +93,7 @@ class TrainingState:
 
     def __init__(
         self,
-        folder: str | os.PathLike | StateFolder | None,
+        folder: StatePlace,
         name: str,
         variables: Mapping[str, Sequence[keras.Variable]],
         plan: Mapping[str, Any] | None = None,
