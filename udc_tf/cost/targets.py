@@ -6,7 +6,7 @@ by `register_target` so that what was saved with it loads again.
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from udc_tf.cost.byte_sizes import parse_bytes
 from udc_tf.cost.counts import CountMaps, Counts
@@ -178,10 +178,11 @@ class PaperSize:
         return {"kind": "paper", "budget": self.budget}
 
 
+_Class = TypeVar("_Class", bound=type)
 _KINDS: dict[str, type] = {"flash": Flash, "macs": Macs, "paper": PaperSize}
 
 
-def register_target(kind: str) -> Callable[[type], type]:
+def register_target(kind: str) -> Callable[[_Class], _Class]:
     """Makes a target of your own load again, as a decorator of its class.
 
     Saved with a search or an architecture it is what its `to_dict()` gives: `{"kind": kind, ...}`.
@@ -197,7 +198,7 @@ def register_target(kind: str) -> Callable[[type], type]:
     Weights(budget=100)
     """
 
-    def register(cls: type) -> type:
+    def register(cls: _Class) -> _Class:
         if _KINDS.setdefault(kind, cls).__qualname__ != cls.__qualname__:
             raise ValueError(
                 f"There is a target of another class with this kind. Received: {kind!r}"
