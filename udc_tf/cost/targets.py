@@ -89,7 +89,7 @@ class Flash:
 
         def __init__(
             self,
-            budget: int | str,
+            budget: float | str,
             accelerator: str = "ethos-u55-128",
             size_model: SizeModel | Mapping[str, Any] = ...,
         ): ...
@@ -159,7 +159,7 @@ class PaperSize:
 
     if TYPE_CHECKING:  # what it takes is more than what it keeps
 
-        def __init__(self, budget: int | str): ...
+        def __init__(self, budget: float | str): ...
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "budget", parse_bytes(self.budget))
