@@ -88,8 +88,8 @@ class TestMeasure:
         space = udc_tf.SearchSpace(sparsities=(0.01, nonzeros))
         search = udc_tf.make_searchable(model, space, target)
         chosen, rng = np.array([1]), np.random.default_rng(0)
-        bound = search.problem.bound[0]
-        row = size_calibration._measure(search, bound, chosen, target.accelerator, rng)
+        flash = target.cost.bind(search.problem.plan)
+        row = size_calibration._measure(search, flash, chosen, target.accelerator, rng)
         assert row.predicted(only_weights) == pytest.approx(row.weight_bytes, rel=0.05)
 
 
