@@ -57,7 +57,9 @@ class OutputAgreement:
     allowed_steps: float
 
 
-def inputs_for(exact: Int8Model, samples: Sequence[np.ndarray] | None, count: int):
+def inputs_for(
+    exact: Int8Model, samples: Sequence[np.ndarray] | None, count: int
+) -> list[np.ndarray]:
     """The first calibration samples, or noise over the inputs' ranges."""
     if samples is not None:
         return [array[:count] for array in samples]
@@ -90,8 +92,8 @@ def check(
     8
     """
     network = exact.network
-    inputs = inputs_for(exact, samples, _affordable(network.graph))
-    tensors = keras_values(network.graph, inputs)
+    inputs = inputs_for(exact, samples, _affordable(network.keras_graph))
+    tensors = keras_values(network.keras_graph, inputs)
     layers = compare_layers(exact, tensors)
     for layer in layers:
         if layer.distance > layer.allowed:
@@ -130,7 +132,7 @@ def keras_values(graph: Graph, inputs: Sequence[np.ndarray]) -> dict[int, np.nda
         for ref, array, dtype in zip(refs, inputs, graph.input_dtypes, strict=True)
     }
 
-    def fill(value):
+    def fill(value: Any) -> Any:
         return held[value.id] if isinstance(value, TensorRef) else value
 
     for node in graph.nodes:
@@ -158,7 +160,7 @@ def compare_layers(exact: Int8Model, tensors: Mapping[int, np.ndarray]) -> list[
     network = exact.network
     made_by = {
         ref.id: node.name
-        for node in network.graph.nodes
+        for node in network.keras_graph.nodes
         for ref in keras.tree.flatten(node.outputs)
     }
     stands_for: dict[int, list[int]] = {}
@@ -227,9 +229,16 @@ def _rms(values: np.ndarray) -> float:
 # End to end.
 
 
-def _compare_outputs(model, exact: Int8Model, inputs, tensors) -> list[OutputAgreement]:
+def _compare_outputs(
+    model: keras.Model,
+    exact: Int8Model,
+    inputs: Sequence[np.ndarray],
+    tensors: Mapping[int, np.ndarray],
+) -> list[OutputAgreement]:
     network = exact.network
-    called = model(keras.tree.pack_sequence_as(network.graph.inputs, list(inputs)), training=False)
+    called = model(
+        keras.tree.pack_sequence_as(network.keras_graph.inputs, list(inputs)), training=False
+    )
     expected = [np.asarray(output, np.float64) for output in keras.tree.flatten(called)]
     rounded = simulation.run(network, inputs, exact.quantizations)
     codes = tflm_check.run(exact.content, exact.quantize_inputs(inputs))
@@ -252,7 +261,13 @@ def _compare_outputs(model, exact: Int8Model, inputs, tensors) -> list[OutputAgr
     return found
 
 
-def _explain(exact: Int8Model, inputs, tensors, number: int, output: OutputAgreement) -> str:
+def _explain(
+    exact: Int8Model,
+    inputs: Sequence[np.ndarray],
+    tensors: Mapping[int, np.ndarray],
+    number: int,
+    output: OutputAgreement,
+) -> str:
     name, fault = _first_departure(exact, inputs, tensors)
     network = exact.network
     remedy = (
@@ -268,7 +283,9 @@ def _explain(exact: Int8Model, inputs, tensors, number: int, output: OutputAgree
     )
 
 
-def _first_departure(exact: Int8Model, inputs, tensors) -> tuple[str, bool]:
+def _first_departure(
+    exact: Int8Model, inputs: Sequence[np.ndarray], tensors: Mapping[int, np.ndarray]
+) -> tuple[str, bool]:
     """The layer to name, and whether the file is at fault there or 8 bits are."""
     network = exact.network
     held: dict[int, np.ndarray] = {}

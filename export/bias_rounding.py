@@ -35,7 +35,7 @@ def round_biases(
     """Sets `bias_codes` of every kernel; without samples to the nearest integers."""
     if samples is None:
         for step in network.kernels:
-            step.kernel = _rounded(step, step.kernel.bias, quantizations)
+            step.kernel = _rounded(step, step.weights.bias, quantizations)
         return
     exact: dict[int, tf.Tensor] = {}  # biases as trained
     rounded: dict[int, tf.Tensor] = {}  # biases as written
@@ -64,10 +64,11 @@ def round_biases(
 
 def written_bias(step: Step, quantizations: Sequence[Quantization]) -> np.ndarray:
     """The bias that the file holds, as real numbers."""
-    return step.kernel.bias_codes * bias_scales(step, quantizations).astype(np.float64)
+    codes = step.weights.written_bias
+    return codes * bias_scales(step, quantizations).astype(np.float64)
 
 
-def _rounded(step: Step, bias: np.ndarray, quantizations) -> Kernel:
+def _rounded(step: Step, bias: np.ndarray, quantizations: Sequence[Quantization]) -> Kernel:
     codes = np.round(bias / bias_scales(step, quantizations).astype(np.float64))
     codes = np.clip(codes, _INT32.min, _INT32.max).astype(np.int32)
-    return dataclasses.replace(step.kernel, bias_codes=codes)
+    return dataclasses.replace(step.weights, bias_codes=codes)

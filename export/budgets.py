@@ -54,7 +54,7 @@ class Budgets:
         name = names.pop() if names else _DEFAULT_ACCELERATOR
         vela.default_system(name)  # an unknown accelerator is told before any work
 
-        def smallest(kind: type) -> Any:
+        def smallest(kind: type[Flash | Macs | PaperSize]) -> Any:
             return min((t.budget for t in targets if isinstance(t, kind)), default=None)
 
         return cls(name, smallest(Flash), smallest(Macs), smallest(PaperSize))
@@ -84,7 +84,7 @@ def macs(network: IntegerNetwork) -> int:
     for step in network.kernels:
         # A transposed convolution multiplies each input with the kernel, all others each output.
         over = step.inputs[0] if step.kind == "TRANSPOSE_CONV" else step.output
-        total += math.prod(network.values[over].shape[1:-1]) * step.kernel.codes.size
+        total += math.prod(network.values[over].shape[1:-1]) * step.weights.codes.size
     return total
 
 
@@ -93,7 +93,7 @@ def paper_bytes(model: keras.Model, network: IntegerNetwork) -> int:
     layers = {layer.name: layer for layer in model.layers if hasattr(layer, "integer_kernel")}
     bits = 0.0
     for step in network.kernels:
-        layer, count = layers.get(step.kernel.layer), step.kernel.codes.size
+        layer, count = layers.get(step.weights.layer), step.weights.codes.size
         if layer is None:
             bits += count * WEIGHT_BITS
         else:

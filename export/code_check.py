@@ -56,12 +56,12 @@ def compare_codes(
         layer = by_name.get(name)
         if layer is None or not hasattr(layer, "integer_kernel"):
             continue
-        held = sum(
-            factor * file.tensors[file.operators[index].inputs[1]].data.astype(int)
+        written = [
+            factor * np.asarray(file.tensors[file.operators[index].inputs[1]].data, int)
             for index, factor in terms
-        )
-        to_held, to_own = _CHANNELS_LAST[kernel_kind(layer)]
-        held, own = to_held(held), to_own(layer.integer_kernel().codes.astype(int))
+        ]
+        to_held, to_own = _CHANNELS_LAST[kernel_kind(layer) or ""]
+        held, own = to_held(sum(written)), to_own(layer.integer_kernel().codes.astype(int))
         if held.shape != own.shape:
             checks.append(CodeCheck(name, 0, 0, own.shape[-1]))
             continue

@@ -23,7 +23,7 @@ def settle(kernel: Kernel, input_scale: np.float32, output_scale: np.float32) ->
 
     Where none is in reach, as for one layer in some hundreds, the scale stays as well.
     """
-    (scale,) = np.float32(kernel.scales)
+    (scale,) = np.asarray(kernel.scales, np.float32)
     steps = np.array(sorted(range(-_REACH, _REACH + 1), key=abs), np.float32)
     near = scale + steps * np.spacing(scale)
     in_float32 = (np.float32(input_scale) * near).astype(np.float64)

@@ -98,7 +98,7 @@ def affine_kernel(name: str, affine: Affine) -> Kernel:
     return Kernel(name, codes.reshape(1, 1, 1, -1), 3, scales, affine.offset)
 
 
-def within_int32(kernel: Kernel, input_scale: float, output_scale: float) -> Kernel:
+def within_int32(kernel: Kernel, input_scale: np.float32, output_scale: np.float32) -> Kernel:
     """Gives channels whose bias would leave 32 bits a larger scale.
 
     That is a channel that batch norm all but switched off: its bias is more than 2^30 times what

@@ -24,6 +24,7 @@ from udc_tf.export import (
 from udc_tf.export.errors import ConversionError
 from udc_tf.export.integer_network import IntegerNetwork, Quantization, Step
 from udc_tf.export.lowering import lower
+from udc_tf.export.tflite_file import Operator, TFLiteFile
 from udc_tf.training.divergence import not_finite
 
 
@@ -96,16 +97,16 @@ def to_int8(model: keras.Model, calibration: Any = None, deployment: str = "sing
     network, quantizations = ranges.quantize_values(network, samples)
     for step in network.kernels:
         scales = [quantizations[i].scale for i in (step.inputs[0], step.output)]
-        step.kernel = folding.within_int32(step.kernel, *scales)
+        step.kernel = folding.within_int32(step.weights, *scales)
         if step.kind == "FULLY_CONNECTED":
-            step.kernel = dense_scale.settle(step.kernel, *scales)
+            step.kernel = dense_scale.settle(step.weights, *scales)
     bias_rounding.round_biases(network, quantizations, samples)
     content = tflite_writer.write(network, quantizations)
     exact = Int8Model(content, network, tuple(quantizations), shifts)
     verify(exact)
     for check in checked_codes(model, exact):
         names = (check.layer, check.layer + two_tensors.SUFFIX)
-        collapsed = {c for s in network.kernels if s.name in names for c in s.kernel.collapsed}
+        collapsed = {c for s in network.kernels if s.name in names for c in s.weights.collapsed}
         # Of two tensors, one may have collapsed alone.
         different = 0 if check.layer in shifts else check.different
         if different or check.collapsed + check.different > len(collapsed):
@@ -141,7 +142,7 @@ def verify(model: Int8Model) -> None:
             _verify_kernel(file, operator, step)
 
 
-def _verify_value(file, index: int, quantization: Quantization, step: Step) -> None:
+def _verify_value(file: TFLiteFile, index: int, quantization: Quantization, step: Step) -> None:
     tensor = file.tensors[index]
     if tensor.scales.tolist() != [float(quantization.scale)] or tensor.zero_points.tolist() != [
         quantization.zero_point
@@ -152,8 +153,8 @@ def _verify_value(file, index: int, quantization: Quantization, step: Step) -> N
         )
 
 
-def _verify_kernel(file, operator, step: Step) -> None:
-    weights, kernel = file.tensors[operator.inputs[1]], step.kernel
+def _verify_kernel(file: TFLiteFile, operator: Operator, step: Step) -> None:
+    weights, kernel = file.tensors[operator.inputs[1]], step.weights
     if weights.data is None or weights.data.dtype != np.int8:
         raise ConversionError(f"`{step.name}` has no int8 weights. Received: {weights.type}")
     if weights.data.shape != kernel.codes.shape or (weights.data != kernel.codes).any():
@@ -169,5 +170,5 @@ def _verify_kernel(file, operator, step: Step) -> None:
             f"The scales of `{step.name}` differ. Received: {weights.scales}, not {expected}"
         )
     bias = file.tensors[operator.inputs[-1]]
-    if (bias.data != kernel.bias_codes).any():
+    if np.any(bias.data != kernel.written_bias):
         raise ConversionError(f"The bias of `{step.name}` differs.")

@@ -35,11 +35,11 @@ class Quantization:
         >>> Quantization.of_range(0.0, 2.55)
         Quantization(scale=np.float32(0.01), zero_point=-128)
         """
-        low, high = np.float32(min(low, 0.0)), np.float32(max(high, 0.0))
-        if high <= low:
-            high = low + np.float32(1.0)  # all zero: any scale does
-        scale = np.float32((high - low) / np.float32(INT8_MAX - INT8_MIN))
-        from_low = INT8_MIN - float(low) / float(scale)
+        first, last = np.float32(min(low, 0.0)), np.float32(max(high, 0.0))
+        if last <= first:
+            last = first + np.float32(1.0)  # all zero: any scale does
+        scale = np.float32((last - first) / np.float32(INT8_MAX - INT8_MIN))
+        from_low = INT8_MIN - float(first) / float(scale)
         zero_point = math.floor(from_low + 0.5)
         return cls(scale, min(max(zero_point, INT8_MIN), INT8_MAX))
 
@@ -96,6 +96,13 @@ class Kernel:
         return len(self.bias)
 
     @property
+    def written_bias(self) -> np.ndarray:
+        """The codes of the bias, once there are any."""
+        if self.bias_codes is None:
+            raise ValueError(f"The bias of `{self.layer}` is not rounded yet.")
+        return self.bias_codes
+
+    @property
     def nonzeros(self) -> int:
         return int(np.count_nonzero(self.codes))
 
@@ -145,6 +152,13 @@ class Step:
     activation: str = "NONE"
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
+    @property
+    def weights(self) -> Kernel:
+        """The kernel of a step that has one."""
+        if self.kernel is None:
+            raise ValueError(f"{self.kind} of `{self.name}` has no weights.")
+        return self.kernel
+
 
 @dataclasses.dataclass
 class IntegerNetwork:
@@ -165,6 +179,13 @@ class IntegerNetwork:
     value_of: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     @property
+    def keras_graph(self) -> Graph:
+        """The calls of the Keras model."""
+        if self.graph is None:
+            raise ValueError(f"`{self.name}` was not made of a Keras model.")
+        return self.graph
+
+    @property
     def kernels(self) -> list[Step]:
         """The steps that have weights."""
         return [step for step in self.steps if step.kernel is not None]
@@ -176,4 +197,5 @@ class IntegerNetwork:
 
 def bias_scales(step: Step, quantizations: Sequence[Quantization]) -> np.ndarray:
     """Units of a kernel's accumulators: one per channel, or a single one."""
-    return np.float32(quantizations[step.inputs[0]].scale) * np.float32(step.kernel.scales)
+    scales = np.asarray(step.weights.scales, np.float32)
+    return np.float32(quantizations[step.inputs[0]].scale) * scales

@@ -6,6 +6,8 @@ convolution, because only convolutions have a scale a channel.
 """
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -16,6 +18,7 @@ from udc_tf.export.errors import ConversionError
 from udc_tf.export.integer_network import IntegerNetwork, Kernel, Step, Value
 from udc_tf.graph import activations
 from udc_tf.graph.activations import Activation
+from udc_tf.graph.affine import Affine
 from udc_tf.graph.layer_rules import (
     Channels,
     Range,
@@ -72,11 +75,21 @@ class _Lowering:
 
     # Values and steps.
 
-    def _value(self, name: str, shape, follows: int | None = None) -> int:
+    def _value(self, name: str, shape: Sequence[int], follows: int | None = None) -> int:
         self._values.append(Value(name, tuple(shape), follows=follows))
         return len(self._values) - 1
 
-    def _emit(self, kind, node, inputs, shape, *, follows=None, suffix="", **fields) -> int:
+    def _emit(
+        self,
+        kind: str,
+        node: Node,
+        inputs: Sequence[int],
+        shape: Sequence[int],
+        *,
+        follows: int | None = None,
+        suffix: str = "",
+        **fields: Any,
+    ) -> int:
         """Appends an operator; `follows` is the input whose scale its output has."""
         output = self._value(f"{node.name}{suffix}", shape, follows)
         self._steps.append(Step(kind, node.name, tuple(inputs), output, **fields))
@@ -91,7 +104,7 @@ class _Lowering:
                 f"All sizes but the batch must be known, and the batch must be open or 1, at "
                 f"`{name}`. Received: {ref.shape}"
             )
-        return (1, *ref.shape[1:])
+        return (1, *(size or 0 for size in ref.shape[1:]))  # none is None
 
     # One node.
 
@@ -143,34 +156,34 @@ class _Lowering:
         return output
 
     def _root(self, value: int) -> Value:
-        while self._values[value].follows is not None:
-            value = self._values[value].follows
+        while (followed := self._values[value].follows) is not None:
+            value = followed
         return self._values[value]
 
-    def _absorb(self, node: Node) -> tuple[folding.Affine | None, str, TensorRef]:
+    def _absorb(self, node: Node) -> tuple[Affine | None, str, TensorRef]:
         """What goes into a call: its batch norm, its ReLU (or "NONE"), and what then comes out."""
         affine, fused, final = None, "NONE", node.output
         for following in absorbed(node, self._uses):
             self._done.add(id(following))
             final = following.output
             if isinstance(following.layer, kl.BatchNormalization):
-                affine = folding.Affine.of(following.layer, node.output.shape[-1])
+                affine = Affine.of(following.layer, node.output.shape[-1] or 0)
             else:
-                fused = activation_of_node(following).operator
+                fused = activation_of_node(following).operator or "NONE"
         return affine, fused, final
 
     def _kernel(self, node: Node, rule: Rule) -> None:
         activation = activation_of_node(node)
         affine, fused, final = self._absorb(node)
         if activation.fuses:
-            fused = activation.operator
+            fused = activation.operator or "NONE"
         value = self._apply_kernel(node, rule, affine, fused)
         if activation.operator is not None and not activation.fuses:
             value = self._activate(node, value, activation, suffix="_activation")
         self._value_of[final.id] = value
 
-    def _apply_kernel(self, node: Node, rule: Rule, affine, fused: str) -> int:
-        layer, kind, (value,) = node.layer, rule.kernel, self._inputs(node)
+    def _apply_kernel(self, node: Node, rule: Rule, affine: Affine | None, fused: str) -> int:
+        layer, kind, (value,) = node.layer, rule.kernel or "", self._inputs(node)
         shape = self._shape(node.output, node.name)
         if kind == "Dense":
             return self._dense(node, value, affine, fused, shape)
@@ -183,7 +196,7 @@ class _Lowering:
         if kind == "DepthwiseConv2D":
             options["multiplier"] = layer.depth_multiplier
         return self._emit(
-            rule.operator,
+            rule.operator or "",
             node,
             (value,),
             shape,
@@ -192,7 +205,9 @@ class _Lowering:
             options=options,
         )
 
-    def _dense(self, node, value, affine, fused, shape) -> int:
+    def _dense(
+        self, node: Node, value: int, affine: Affine | None, fused: str, shape: tuple[int, ...]
+    ) -> int:
         flat = len(shape) == 2
         kernel = folding.fold(node.layer, node.name, "Dense", affine, per_tensor=affine is None)
         if flat and affine is None:
@@ -203,14 +218,16 @@ class _Lowering:
 
     def _affine(self, node: Node) -> None:
         shape = self._shape(node.output, node.name)
-        kernel = folding.affine_kernel(node.name, folding.Affine.of(node.layer, shape[-1]))
+        kernel = folding.affine_kernel(node.name, Affine.of(node.layer, shape[-1]))
         _, fused, final = self._absorb(node)
         value = self._inputs(node)[0]
         self._value_of[final.id] = self._pointwise(
             node, value, kernel, fused, shape, "DEPTHWISE_CONV_2D"
         )
 
-    def _pointwise(self, node, value, kernel: Kernel, fused, shape, kind) -> int:
+    def _pointwise(
+        self, node: Node, value: int, kernel: Kernel, fused: str, shape: tuple[int, ...], kind: str
+    ) -> int:
         """A 1x1 convolution over the last axis, whatever the rank."""
         positions = math.prod(shape[1:-1])
         source = self._values[value].shape
@@ -226,7 +243,7 @@ class _Lowering:
         )
         return value if len(shape) == 4 else self._reshape(node, value, shape, "_flat")
 
-    def _reshape(self, node, value: int, shape, suffix: str = "") -> int:
+    def _reshape(self, node: Node, value: int, shape: Sequence[int], suffix: str = "") -> int:
         if self._values[value].shape == tuple(shape):
             return value
         return self._emit("RESHAPE", node, (value,), shape, follows=value, suffix=suffix)
@@ -262,7 +279,7 @@ class _Lowering:
         # TFLM cuts a RELU6 off in its input's units and does not scale it to others.
         follows = value if activation.operator == "RELU6" else None
         output = self._emit(
-            activation.operator,
+            activation.operator or "",
             node,
             (value,),
             shape,
@@ -290,8 +307,9 @@ class _Lowering:
         return self._emit(operator, node, inputs, shape, follows=follows, options=options)
 
 
-def _pair(value) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else tuple(value)
+def _pair(value: int | Sequence[int]) -> tuple[int, int]:
+    height, width = (value, value) if isinstance(value, int) else value
+    return height, width
 
 
 def _received(node: Node) -> str:

@@ -27,7 +27,9 @@ from udc_tf.export import (
 from udc_tf.export.budgets import Budgets
 from udc_tf.export.errors import BudgetError
 from udc_tf.export.int8 import Int8Model, to_int8
+from udc_tf.export.integer_network import Quantization
 from udc_tf.export.lowering import lower
+from udc_tf.export.tightening import Probabilities
 from udc_tf.export.work_folder import work_folder
 from udc_tf.finetune.double_rounding import match_double_rounding
 from udc_tf.finetune.whole_biases import make_biases_whole
@@ -196,7 +198,14 @@ def _compile(
     return _Compiled(exact, agreed, compiled)
 
 
-def _compile_within(model, compiled_model, budget, rounds, recover, probabilities):
+def _compile_within(
+    model: keras.Model,
+    compiled_model: Callable[[keras.Model], _Compiled],
+    budget: int | None,
+    rounds: int,
+    recover: Callable[[keras.Model], Any] | None,
+    probabilities: Probabilities | None,
+) -> tuple[keras.Model, _Compiled, list[dict[str, Any]]]:
     """Compiles, and tightens until the file fits; the network, what was made of it, the rounds."""
     made = compiled_model(model)
     log: list[dict[str, Any]] = []
@@ -218,7 +227,7 @@ def _compile_within(model, compiled_model, budget, rounds, recover, probabilitie
         if recover is not None:
             recover(model)
         _settle_arithmetic(model)
-        entry = {"flash_bytes_before": now, "excess_bytes": excess}
+        entry: dict[str, Any] = {"flash_bytes_before": now, "excess_bytes": excess}
         entry["moves"] = [dataclasses.asdict(m) for m in moves]
         made = compiled_model(model)
         log.append({**entry, "flash_bytes_after": made.vela.flash_bytes})
@@ -245,7 +254,7 @@ def _copy(model: keras.Model) -> keras.Model:
     return copy
 
 
-def _efficiency(exact: Int8Model, compiled) -> dict[str, float]:
+def _efficiency(exact: Int8Model, compiled: vela.VelaResult) -> dict[str, float]:
     """Layer -> bytes that Vela stored over the entropy of its codes."""
     found: dict[str, float] = {}
     for size in size_truth.layer_sizes(exact.network, compiled):
@@ -268,7 +277,7 @@ def _over_budget(need: int, budget: int, rest: int, adjustable: bool, rounds: in
     return f"{text} {rounds} rounds of tightening led no further; search with this budget."
 
 
-def _check_sram(compiled, sram_budget: int | None) -> None:
+def _check_sram(compiled: vela.VelaResult, sram_budget: int | None) -> None:
     if sram_budget is not None and compiled.sram_bytes > sram_budget:
         raise BudgetError(
             f"The compiled network needs {compiled.sram_bytes:,} bytes of SRAM, the budget is "
@@ -277,14 +286,21 @@ def _check_sram(compiled, sram_budget: int | None) -> None:
         )
 
 
-def _write_all(staged, exact: Int8Model, compiled, content, samples, golden_samples):
+def _write_all(
+    staged: pathlib.Path,
+    exact: Int8Model,
+    compiled: vela.VelaResult,
+    content: bytes,
+    samples: Sequence[np.ndarray] | None,
+    golden_samples: int,
+) -> dict[str, Any]:
     """Everything but the report and the manifest; returns the report."""
     (staged / "golden").mkdir(parents=True)
     (staged / f"{_NAME}.tflite").write_bytes(exact.content)
     (staged / f"{_NAME}_vela.tflite").write_bytes(content)
     network = exact.network
 
-    def tensors(indices):
+    def tensors(indices: Sequence[int]) -> list[tuple[tuple[int, ...], Quantization]]:
         return [(network.values[i].shape, exact.quantizations[i]) for i in indices]
 
     header = c_source.header(
@@ -312,9 +328,9 @@ def _write_all(staged, exact: Int8Model, compiled, content, samples, golden_samp
         "sram_bytes": compiled.sram_bytes,
         "tflm_against_fake_quant": _agreement(outputs, reference),
         "collapsed_channels": {
-            step.name: list(step.kernel.collapsed)
+            step.name: list(step.weights.collapsed)
             for step in network.kernels
-            if step.kernel.collapsed
+            if step.weights.collapsed
         },
     }
 
@@ -323,7 +339,7 @@ def _write_lut(staged: pathlib.Path, exact: Int8Model) -> dict[str, Any]:
     """The network with look-up tables, once TFLM has shown that it computes the goldens with it."""
     content = lut_compression.compress(exact.content)
 
-    def golden(kind, count):
+    def golden(kind: str, count: int) -> list[np.ndarray]:
         return [np.load(staged / "golden" / f"{kind}_{n}.npy") for n in range(count)]
 
     inputs = golden("input", len(exact.network.inputs))
@@ -334,7 +350,7 @@ def _write_lut(staged: pathlib.Path, exact: Int8Model) -> dict[str, Any]:
     return {"tensors": tensors, "bytes": len(content), "without_bytes": len(exact.content)}
 
 
-def _agreement(ours, theirs) -> dict[str, Any]:
+def _agreement(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> dict[str, Any]:
     """How far TFLM is from the fake-quant network, in steps of the output."""
     pairs = zip(ours, theirs, strict=True)
     difference = np.concatenate([np.abs(a.astype(int) - b).ravel() for a, b in pairs])

@@ -30,7 +30,7 @@ def quantize_values(
     quantizations = []
     for index in range(len(network.values)):
         members = groups.members(index)
-        trained = [network.values[m].trained for m in members if network.values[m].trained]
+        trained = [t for m in members if (t := network.values[m].trained)]
         if trained:
             quantizations.append(Quantization.of_range(*trained[0]))
             continue
@@ -182,11 +182,11 @@ class _Groups:
         return [i for i in range(len(self.parents)) if self.root(i) == root]
 
 
-def _with_concatenations_agreeing(network: IntegerNetwork):
+def _with_concatenations_agreeing(network: IntegerNetwork) -> tuple[IntegerNetwork, _Groups]:
     values, steps = [dataclasses.replace(v) for v in network.values], []
     groups = _Groups.of(values)
 
-    def range_of(index):
+    def range_of(index: int) -> tuple[float, float] | None:
         known = [values[m].trained for m in groups.members(index) if values[m].trained]
         return known[0] if known else None
 
@@ -218,7 +218,9 @@ def _with_concatenations_agreeing(network: IntegerNetwork):
     return dataclasses.replace(network, values=values, steps=steps), groups
 
 
-def _observe(network: IntegerNetwork, samples, groups: _Groups):
+def _observe(
+    network: IntegerNetwork, samples: Sequence[np.ndarray] | None, groups: _Groups
+) -> dict[int, tuple[float, float]]:
     """Smallest and largest of each value over the samples; nothing where nothing is missing."""
     missing = [
         v.name
@@ -241,5 +243,6 @@ def _observe(network: IntegerNetwork, samples, groups: _Groups):
     for start in itertools.count(0, _BATCH):
         batch = [array[start : start + _BATCH] for array in samples]
         if not len(batch[0]):
-            return observed
+            break
         simulation.run(network, batch, observe=note)
+    return observed

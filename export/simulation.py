@@ -74,6 +74,7 @@ def scaled_twice(
     Any other step's result stays.
     """
     output = float(quantizations[step.output].scale)
+    fractions: np.ndarray | float
     if step.kernel is not None:
         fractions = rounding.first_roundings(bias_scales(step, quantizations), output)
     elif step.kind == "MEAN":
@@ -98,12 +99,12 @@ def fake_quantize(tensor: tf.Tensor, quantization: Quantization | None) -> tf.Te
 _FUSED = {"NONE": tf.identity, "RELU": tf.nn.relu, "RELU6": tf.nn.relu6}
 
 
-def _bias(step: Step):
-    return step.kernel.bias.astype(np.float32)
+def _bias(step: Step) -> np.ndarray:
+    return step.weights.bias.astype(np.float32)
 
 
-def _convolution(step: Step, inputs, shape):
-    weights = step.kernel.real().transpose(1, 2, 3, 0)
+def _convolution(step: Step, inputs: Sequence[tf.Tensor], shape: tuple[int, ...]) -> tf.Tensor:
+    weights = step.weights.real().transpose(1, 2, 3, 0)
     options = step.options
     convolved = tf.nn.convolution(
         inputs[0],
@@ -115,11 +116,11 @@ def _convolution(step: Step, inputs, shape):
     return convolved + _bias(step)
 
 
-def _depthwise(step: Step, inputs, shape):
+def _depthwise(step: Step, inputs: Sequence[tf.Tensor], shape: tuple[int, ...]) -> tf.Tensor:
     options = step.options
-    _, height, width, channels = step.kernel.codes.shape
+    _, height, width, channels = step.weights.codes.shape
     times = options["multiplier"]
-    weights = step.kernel.real().reshape(height, width, channels // times, times)
+    weights = step.weights.real().reshape(height, width, channels // times, times)
     convolved = tf.nn.depthwise_conv2d(
         inputs[0],
         weights,
@@ -130,14 +131,14 @@ def _depthwise(step: Step, inputs, shape):
     return convolved + _bias(step)
 
 
-def _square(strides):
+def _square(strides: tuple[int, int]) -> tuple[int, int]:
     if strides[0] != strides[1]:
         raise NotImplementedError(f"TensorFlow's depthwise strides are square. Received: {strides}")
     return strides
 
 
-def _transposed(step: Step, inputs, shape):
-    weights = step.kernel.real().transpose(1, 2, 0, 3)
+def _transposed(step: Step, inputs: Sequence[tf.Tensor], shape: tuple[int, ...]) -> tf.Tensor:
+    weights = step.weights.real().transpose(1, 2, 0, 3)
     batch = tf.shape(inputs[0])[0]
     convolved = tf.nn.conv2d_transpose(
         inputs[0],
@@ -149,27 +150,27 @@ def _transposed(step: Step, inputs, shape):
     return convolved + _bias(step)
 
 
-def _dense(step: Step, inputs, shape):
-    return tf.linalg.matmul(inputs[0], step.kernel.real(), transpose_b=True) + _bias(step)
+def _dense(step: Step, inputs: Sequence[tf.Tensor], shape: tuple[int, ...]) -> tf.Tensor:
+    return tf.linalg.matmul(inputs[0], step.weights.real(), transpose_b=True) + _bias(step)
 
 
-def _pool(step: Step, inputs, shape):
+def _pool(step: Step, inputs: Sequence[tf.Tensor], shape: tuple[int, ...]) -> tf.Tensor:
     pool = tf.nn.max_pool2d if step.kind == "MAX_POOL_2D" else tf.nn.avg_pool2d
     options = step.options
     return pool(inputs[0], options["size"], options["strides"], options["padding"])
 
 
-def _mean(step: Step, inputs, shape):
+def _mean(step: Step, inputs: Sequence[tf.Tensor], shape: tuple[int, ...]) -> tf.Tensor:
     return tf.reduce_mean(inputs[0], axis=step.options["axes"], keepdims=step.options["keep"])
 
 
-def _slice(step: Step, inputs, shape):
+def _slice(step: Step, inputs: Sequence[tf.Tensor], shape: tuple[int, ...]) -> tf.Tensor:
     _, top, left, _ = step.options["begin"]
     _, bottom, right, _ = step.options["end"]
     return inputs[0][:, top:bottom, left:right]
 
 
-def _resize(step: Step, inputs, shape):
+def _resize(step: Step, inputs: Sequence[tf.Tensor], shape: tuple[int, ...]) -> tf.Tensor:
     method = "nearest" if step.kind == "RESIZE_NEAREST_NEIGHBOR" else "bilinear"
     return tf.image.resize(inputs[0], step.options["size"], method)
 

@@ -11,18 +11,19 @@ import json
 import os
 import pathlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
 
-from udc_tf.cost.flash import SizeModel, bytes_per_channel, operations
+from udc_tf.cost.flash import BoundFlash, SizeModel, bytes_per_channel, operations
 from udc_tf.cost.targets import Flash
 from udc_tf.export import size_truth, vela
 from udc_tf.export.int8 import to_int8
 from udc_tf.files import DamagedFileError, read_json, replaced_atomically
 from udc_tf.search.extract import architecture_of
 from udc_tf.search.make import make_searchable
+from udc_tf.search.model import SearchModel
 from udc_tf.search.repair import Budget, extreme, repair
 from udc_tf.search.space import SearchSpace
 
@@ -67,7 +68,7 @@ class SizeFit:
     accelerator: str
     measurements: tuple[Measurement, ...]
 
-    def errors(self, measurements=None) -> np.ndarray:
+    def errors(self, measurements: Sequence[Measurement] | None = None) -> np.ndarray:
         """Relative errors, predicted over compiled minus 1."""
         rows = self.measurements if measurements is None else measurements
         return np.array([m.predicted(self.size_model) / m.flash_bytes - 1 for m in rows])
@@ -157,6 +158,7 @@ def measure(
     """Compiles random configurations whose predicted size is near the target's budget."""
     search = make_searchable(model, space, target)
     bound = search.problem.bound[0]
+    flash = target.cost.bind(search.problem.plan)
     budget = Budget((bound,))
     smallest = extreme(bound, search.problem.plan, True)
     valid = search.state.valid.numpy()
@@ -166,13 +168,19 @@ def measure(
         # Random preferences, moved inside the budget: what a search could have ended with.
         wish = np.where(valid, 3.0 * rng.normal(size=valid.shape), -np.inf)
         chosen = repair(wish, valid, budget, smallest)
-        rows.append(_measure(search, bound, chosen, target.accelerator, rng))
+        rows.append(_measure(search, flash, chosen, target.accelerator, rng))
         if progress is not None:
             progress(number + 1, configurations)
     return rows
 
 
-def _measure(search, bound, chosen, accelerator: str, rng) -> Measurement:
+def _measure(
+    search: SearchModel,
+    bound: BoundFlash,
+    chosen: np.ndarray,
+    accelerator: str,
+    rng: np.random.Generator,
+) -> Measurement:
     compact = architecture_of(search, chosen).build()
     make_bell_shaped(compact, rng)
     inputs = keras.tree.flatten(compact.input)
@@ -207,7 +215,7 @@ def make_bell_shaped(compact: keras.Model, rng: np.random.Generator) -> None:
             layer.fit_range()
 
 
-def _features(bound, chosen) -> tuple[dict[str, float], float]:
+def _features(bound: BoundFlash, chosen: np.ndarray) -> tuple[dict[str, float], float]:
     """How much of each coefficient a configuration has, and what it has besides."""
     plan, maps = bound.maps.plan, bound.maps
     counts = maps.counts(maps.one_hot(np.asarray(chosen)))
@@ -218,7 +226,7 @@ def _features(bound, chosen) -> tuple[dict[str, float], float]:
         "per_operator": float(present.sum() + (parts * operators).sum()),
         "per_channel": float((present * counts.outputs).sum()),
     }
-    for table, amount in bound.priced.amounts(counts).items():
+    for table, amount in bound.amounts(counts).items():
         stored = present * amount / 8
         if table == "mask_cost":
             features[table] = float(stored.sum())
@@ -264,7 +272,13 @@ def _amounts(rows: list[Measurement], names: list[str]) -> np.ndarray:
     return np.array([[row.features.get(n, 0.0) for n in names] for row in rows])
 
 
-def _least_squares(amounts, wanted, prior, spread, sizes) -> np.ndarray:
+def _least_squares(
+    amounts: np.ndarray,
+    wanted: np.ndarray,
+    prior: np.ndarray,
+    spread: np.ndarray,
+    sizes: np.ndarray,
+) -> np.ndarray:
     """Coefficients in units of their spread from the prior, rows in units of the noise."""
     noise = _NOISE * sizes
     design = amounts * spread / noise[:, None]

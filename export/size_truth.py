@@ -104,7 +104,9 @@ def arithmetic_coded_bytes(mask: np.ndarray) -> float | None:
 
 def table(sizes: list[LayerSize]) -> str:
     """The sizes as text, in bits per weight, with totals in bytes."""
-    rows = [("layer", "weights", "bits", "non-zeros", "s*b+H(s)", "entropy", "coded", "Vela")]
+    rows: list[tuple[str, ...]] = [
+        ("layer", "weights", "bits", "non-zeros", "s*b+H(s)", "entropy", "coded", "Vela")
+    ]
 
     def bits(number: float | None, weights: int) -> str:
         return "-" if number is None else f"{8 * number / weights:.2f}"

@@ -79,9 +79,10 @@ def read(source: str | os.PathLike | bytes) -> TFLiteFile:
     Traceback (most recent call last):
     udc_tf.export.errors.DamagedModelError: Not a TFLite model: bytes 4 to 8 should be b'TFL3'. ...
     """
-    name, data = ("", source) if isinstance(source, bytes) else (f"{source}: ", None)
-    if data is None:
-        data = pathlib.Path(source).read_bytes()
+    if isinstance(source, bytes):
+        name, data = "", source
+    else:
+        name, data = f"{os.fspath(source)}: ", pathlib.Path(source).read_bytes()
     if data[4:8] != b"TFL3":
         raise DamagedModelError(
             f"{name}Not a TFLite model: bytes 4 to 8 should be b'TFL3'. Received: {data[4:8]!r}"

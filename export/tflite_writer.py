@@ -5,6 +5,7 @@ zero points are known, and nothing may change them.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import flatbuffers
 import numpy as np
@@ -26,11 +27,13 @@ _VERSIONS = {
 }
 _INT8_VERSION = 2
 
+_Encoded = tuple[Sequence[int], Any]  # an operator's input tensors, and its options
+
 
 class _AlignedBuffer(schema.BufferT):
     """Constant data at a multiple of 16 bytes, as TFLite's schema asks for."""
 
-    def Pack(self, builder):
+    def Pack(self, builder: flatbuffers.Builder) -> int:
         data = None
         if self.data is not None:
             raw = np.ascontiguousarray(self.data).tobytes()
@@ -76,7 +79,16 @@ class _Writer:
         builder.Finish(model.Pack(builder), b"TFL3")
         return bytes(builder.Output())
 
-    def _tensor(self, name, shape, kind, scales, quantization=None, axis=0, buffer=0) -> int:
+    def _tensor(
+        self,
+        name: str,
+        shape: Sequence[int],
+        kind: str,
+        scales: Sequence[np.float32] | np.ndarray | None,
+        quantization: Quantization | None = None,
+        axis: int = 0,
+        buffer: int = 0,
+    ) -> int:
         tensor = schema.TensorT()
         tensor.name = name.encode()
         tensor.shape = np.asarray(shape, np.int32)
@@ -92,7 +104,9 @@ class _Writer:
         self._tensors.append(tensor)
         return len(self._tensors) - 1
 
-    def _constant(self, name: str, array: np.ndarray, scales=None, axis: int = 0) -> int:
+    def _constant(
+        self, name: str, array: np.ndarray, scales: np.ndarray | None = None, axis: int = 0
+    ) -> int:
         kind = {"int8": "INT8", "int32": "INT32"}[array.dtype.name]
         raw = array.tobytes()
         if raw not in self._buffer_of:
@@ -100,13 +114,13 @@ class _Writer:
             buffer.data = np.frombuffer(raw, np.uint8)
             self._buffers.append(buffer)
             self._buffer_of[raw] = len(self._buffers) - 1
-        buffer = self._buffer_of[raw]
+        number = self._buffer_of[raw]
         # A layer that is called twice has its weights once.
         scale_bytes = None if scales is None else np.asarray(scales, np.float32).tobytes()
-        key = (buffer, array.shape, kind, scale_bytes, axis)
+        key = (number, array.shape, kind, scale_bytes, axis)
         if key not in self._constant_of:
             self._constant_of[key] = self._tensor(
-                name, array.shape, kind, scales, axis=axis, buffer=buffer
+                name, array.shape, kind, scales, axis=axis, buffer=number
             )
         return self._constant_of[key]
 
@@ -134,14 +148,14 @@ class _Writer:
 
     def kernel_inputs(self, step: Step) -> list[int]:
         """Tensors of the input, the weights and the bias."""
-        kernel, source = step.kernel, step.inputs[0]
+        kernel, source = step.weights, step.inputs[0]
         axis = kernel.axis if len(kernel.scales) > 1 else 0
         weights = self._constant(f"{step.name}_weights", kernel.codes, kernel.scales, axis)
         units = bias_scales(step, self._quantizations)
-        bias = self._constant(f"{step.name}_bias", kernel.bias_codes, units)
+        bias = self._constant(f"{step.name}_bias", kernel.written_bias, units)
         return [source, weights, bias]
 
-    def integers(self, step: Step, what: str, numbers) -> int:
+    def integers(self, step: Step, what: str, numbers: Sequence[Any]) -> int:
         return self._constant(f"{step.name}_{what}", np.asarray(numbers, np.int32))
 
     def output_shape(self, step: Step) -> tuple[int, ...]:
@@ -152,34 +166,34 @@ def _activation(step: Step) -> int:
     return getattr(schema.ActivationFunctionType, step.activation)
 
 
-def _spatial(options, step: Step):
+def _spatial(options: Any, step: Step) -> Any:
     options.padding = getattr(schema.Padding, step.options["padding"])
     options.strideH, options.strideW = step.options["strides"]
     options.fusedActivationFunction = _activation(step)
     return options
 
 
-def _plain(writer: _Writer, step: Step):
+def _plain(writer: _Writer, step: Step) -> _Encoded:
     names = {"LOGISTIC": None, "TANH": None, "RELU": None, "RELU6": None}
     names |= {"QUANTIZE": schema.QuantizeOptionsT, "HARD_SWISH": schema.HardSwishOptionsT}
     options = names[step.kind]
     return step.inputs, options and options()
 
 
-def _convolution(writer: _Writer, step: Step):
+def _convolution(writer: _Writer, step: Step) -> _Encoded:
     options = _spatial(schema.Conv2DOptionsT(), step)
     options.dilationHFactor, options.dilationWFactor = step.options["dilation"]
     return writer.kernel_inputs(step), options
 
 
-def _depthwise(writer: _Writer, step: Step):
+def _depthwise(writer: _Writer, step: Step) -> _Encoded:
     options = _spatial(schema.DepthwiseConv2DOptionsT(), step)
     options.dilationHFactor, options.dilationWFactor = step.options["dilation"]
     options.depthMultiplier = step.options["multiplier"]
     return writer.kernel_inputs(step), options
 
 
-def _transposed(writer: _Writer, step: Step):
+def _transposed(writer: _Writer, step: Step) -> _Encoded:
     options = _spatial(schema.TransposeConvOptionsT(), step)
     # A ReLU is in the output's range, which starts at zero; not every runtime has it fused.
     options.fusedActivationFunction = schema.ActivationFunctionType.NONE
@@ -188,13 +202,13 @@ def _transposed(writer: _Writer, step: Step):
     return [shape, weights, source, bias], options
 
 
-def _dense(writer: _Writer, step: Step):
+def _dense(writer: _Writer, step: Step) -> _Encoded:
     options = schema.FullyConnectedOptionsT()
     options.fusedActivationFunction = _activation(step)
     return writer.kernel_inputs(step), options
 
 
-def _elementwise(writer: _Writer, step: Step):
+def _elementwise(writer: _Writer, step: Step) -> _Encoded:
     options = {
         "ADD": schema.AddOptionsT,
         "SUB": schema.SubOptionsT,
@@ -206,37 +220,37 @@ def _elementwise(writer: _Writer, step: Step):
     return step.inputs, options
 
 
-def _pool(writer: _Writer, step: Step):
+def _pool(writer: _Writer, step: Step) -> _Encoded:
     options = _spatial(schema.Pool2DOptionsT(), step)
     options.filterHeight, options.filterWidth = step.options["size"]
     return step.inputs, options
 
 
-def _mean(writer: _Writer, step: Step):
+def _mean(writer: _Writer, step: Step) -> _Encoded:
     options = schema.ReducerOptionsT()
     options.keepDims = step.options["keep"]
     return [*step.inputs, writer.integers(step, "axes", step.options["axes"])], options
 
 
-def _reshape(writer: _Writer, step: Step):
+def _reshape(writer: _Writer, step: Step) -> _Encoded:
     options = schema.ReshapeOptionsT()
     options.newShape = np.asarray(writer.output_shape(step), np.int32)
     return [*step.inputs, writer.integers(step, "shape", writer.output_shape(step))], options
 
 
-def _pad(writer: _Writer, step: Step):
+def _pad(writer: _Writer, step: Step) -> _Encoded:
     paddings = writer.integers(step, "paddings", step.options["padding"])
     return [*step.inputs, paddings], schema.PadOptionsT()
 
 
-def _slice(writer: _Writer, step: Step):
+def _slice(writer: _Writer, step: Step) -> _Encoded:
     begin, end = step.options["begin"], step.options["end"]
     constants = [writer.integers(step, "begin", begin), writer.integers(step, "end", end)]
     constants.append(writer.integers(step, "strides", [1] * len(begin)))
     return [*step.inputs, *constants], schema.StridedSliceOptionsT()
 
 
-def _resize(writer: _Writer, step: Step):
+def _resize(writer: _Writer, step: Step) -> _Encoded:
     nearest = step.kind == "RESIZE_NEAREST_NEIGHBOR"
     make = schema.ResizeNearestNeighborOptionsT if nearest else schema.ResizeBilinearOptionsT
     options = make()
@@ -245,19 +259,19 @@ def _resize(writer: _Writer, step: Step):
     return [*step.inputs, writer.integers(step, "size", step.options["size"])], options
 
 
-def _concatenate(writer: _Writer, step: Step):
+def _concatenate(writer: _Writer, step: Step) -> _Encoded:
     options = schema.ConcatenationOptionsT()
     options.axis = step.options["axis"]
     return step.inputs, options
 
 
-def _softmax(writer: _Writer, step: Step):
+def _softmax(writer: _Writer, step: Step) -> _Encoded:
     options = schema.SoftmaxOptionsT()
     options.beta = 1.0
     return step.inputs, options
 
 
-def _leaky(writer: _Writer, step: Step):
+def _leaky(writer: _Writer, step: Step) -> _Encoded:
     options = schema.LeakyReluOptionsT()
     options.alpha = step.options["alpha"]
     return step.inputs, options

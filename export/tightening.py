@@ -13,6 +13,7 @@ import keras
 import numpy as np
 
 from udc_tf.export.size_truth import empirical_entropy
+from udc_tf.layers.compact_kernels import CompactKernel
 
 _JUMPS = (0.99, 0.96, 0.8, 0.5, 0.2)  # non-zeros that stay in one move
 _FEWEST = 0.01  # fraction of non-zeros
@@ -86,7 +87,7 @@ def _price(move: Move, needed: float) -> float:
     return move.harm / min(move.saves_bytes, needed) * max(move.saves_bytes / needed, 1.0)
 
 
-def _apply(layer, move: Move) -> None:
+def _apply(layer: CompactKernel, move: Move) -> None:
     layer.bits, layer.nonzeros = move.bits, move.nonzeros
     layer.refresh_mask()
 
@@ -108,7 +109,7 @@ def preference(probabilities: Probabilities, layer: str, bits: int, nonzeros: fl
     return total
 
 
-def _moves(layer, efficiency: float, probabilities: Probabilities) -> list[Move]:
+def _moves(layer: CompactKernel, efficiency: float, probabilities: Probabilities) -> list[Move]:
     """What could be done to a layer; it is left as it was."""
     old = layer.bits, layer.nonzeros
     state = {v.name: v.numpy() for v in (layer.mask, layer.beta, layer.log_range)}
@@ -137,6 +138,6 @@ def _moves(layer, efficiency: float, probabilities: Probabilities) -> list[Move]
     return moves
 
 
-def _kernel(layer) -> tuple[np.ndarray, np.ndarray]:
+def _kernel(layer: CompactKernel) -> tuple[np.ndarray, np.ndarray]:
     kernel = layer.integer_kernel()
     return kernel.codes, kernel.codes.astype(np.float64) * kernel.step

@@ -61,4 +61,4 @@ def parts(kernel: Kernel) -> tuple[Kernel, Kernel]:
 
 def shifts(network: IntegerNetwork) -> dict[str, int]:
     """Layer -> how many steps its signs count for, for the layers that `split` would split."""
-    return {s.name: s.kernel.shift for s in network.kernels if s.kernel.shift}
+    return {s.name: s.weights.shift for s in network.kernels if s.weights.shift}

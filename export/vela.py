@@ -263,7 +263,9 @@ def _cpu_operators(path: pathlib.Path) -> tuple[str, ...]:
     return tuple(kind for kind in kinds if kind != _NPU_OPERATOR)
 
 
-def _explain_cpu_operators(source, accelerator, cpu: tuple[str, ...], said: str) -> str:
+def _explain_cpu_operators(
+    source: pathlib.Path, accelerator: str, cpu: tuple[str, ...], said: str
+) -> str:
     reasons = [
         line
         for line in _interesting(said)

@@ -6,7 +6,12 @@ from keras import layers
 from udc_tf.models.blocks import norm_relu
 
 
-def autoencoder(input_shape=(640,), hidden=128, layers_a_side=4, bottleneck=8):
+def autoencoder(
+    input_shape: tuple[int, ...] = (640,),
+    hidden: int = 128,
+    layers_a_side: int = 4,
+    bottleneck: int = 8,
+) -> keras.Model:
     """Reproduces its input through a bottleneck; a large error is an anomaly.
 
     Args:
@@ -31,5 +36,5 @@ def autoencoder(input_shape=(640,), hidden=128, layers_a_side=4, bottleneck=8):
     return keras.Model(inputs, outputs, name="autoencoder")
 
 
-def _dense(x, units, name):
+def _dense(x: keras.KerasTensor, units: int, name: str) -> keras.KerasTensor:
     return norm_relu(layers.Dense(units, use_bias=False, name=name)(x), name)

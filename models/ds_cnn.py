@@ -6,7 +6,13 @@ from keras import layers
 from udc_tf.models.blocks import classifier, conv_bn, depthwise_bn
 
 
-def ds_cnn(input_shape=(49, 10, 1), classes=12, filters=64, blocks=4, softmax=False):
+def ds_cnn(
+    input_shape: tuple[int, ...] = (49, 10, 1),
+    classes: int = 12,
+    filters: int = 64,
+    blocks: int = 4,
+    softmax: bool = False,
+) -> keras.Model:
     """A convolution over time and frequency, then depthwise separable blocks.
 
     Args:

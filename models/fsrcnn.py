@@ -10,13 +10,13 @@ _INITIALIZER = "he_normal"
 
 
 def fsrcnn(
-    input_shape=(64, 64, 1),
-    features=56,
-    mapping=12,
-    depth=4,
-    kernel_size=5,
-    search_depth=True,
-):
+    input_shape: tuple[int, ...] = (64, 64, 1),
+    features: int = 56,
+    mapping: int = 12,
+    depth: int = 4,
+    kernel_size: int = 5,
+    search_depth: bool = True,
+) -> keras.Model:
     """Enlarges the brightness of an image four times.
 
     Features are extracted, shrunk, mapped, expanded and enlarged, all on the small image until the
@@ -56,7 +56,7 @@ def fsrcnn(
     return keras.Model(inputs, layers.Add(name="sum")([x, base]), name="fsrcnn")
 
 
-def _mapping(filters, kernel_size, number, optional):
+def _mapping(filters: int, kernel_size: int, number: int, optional: bool) -> keras.layers.Layer:
     layer = layers.Conv2D(
         filters,
         kernel_size,
@@ -70,7 +70,7 @@ def _mapping(filters, kernel_size, number, optional):
     return Choice([layer, layers.Identity(name=f"no_map{number}")], name=f"depth{number}")
 
 
-def _conv(x, filters, kernel_size, name):
+def _conv(x: keras.KerasTensor, filters: int, kernel_size: int, name: str) -> keras.KerasTensor:
     x = layers.Conv2D(
         filters, kernel_size, padding="same", kernel_initializer=_INITIALIZER, name=name
     )(x)

@@ -18,7 +18,12 @@ _BLOCKS = (
 )
 
 
-def mobilenet_v1(input_shape=(96, 96, 3), classes=2, alpha=0.25, softmax=False):
+def mobilenet_v1(
+    input_shape: tuple[int, ...] = (96, 96, 3),
+    classes: int = 2,
+    alpha: float = 0.25,
+    softmax: bool = False,
+) -> keras.Model:
     """MobileNetV1.
 
     Args:

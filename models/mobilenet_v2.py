@@ -19,13 +19,13 @@ _GROUPS = (
 
 
 def mobilenet_v2(
-    input_shape=(224, 224, 3),
-    classes=1000,
-    alpha=1.0,
-    kernel_size=3,
-    operators=False,
-    softmax=False,
-):
+    input_shape: tuple[int, ...] = (224, 224, 3),
+    classes: int = 1000,
+    alpha: float = 1.0,
+    kernel_size: int = 3,
+    operators: bool = False,
+    softmax: bool = False,
+) -> keras.Model:
     """MobileNetV2.
 
     Args:
@@ -62,7 +62,9 @@ def mobilenet_v2(
     return keras.Model(inputs, classifier(x, classes, softmax), name="mobilenet_v2")
 
 
-def mobilenet_v2_wide(input_shape=(224, 224, 3), classes=1000, softmax=False):
+def mobilenet_v2_wide(
+    input_shape: tuple[int, ...] = (224, 224, 3), classes: int = 1000, softmax: bool = False
+) -> keras.Model:
     """MobileNetV2 with 5x5 kernels and 1.5 times the channels (the paper's 1.25 MB experiment).
 
     Example:
@@ -76,11 +78,11 @@ def mobilenet_v2_wide(input_shape=(224, 224, 3), classes=1000, softmax=False):
 class _Block:
     """An inverted bottleneck: expand, filter each channel, project."""
 
-    def __init__(self, filters, expansion, strides, kernel_size, name):
+    def __init__(self, filters: int, expansion: int, strides: int, kernel_size: int, name: str):
         self.filters, self.expansion, self.strides = filters, expansion, strides
         self.kernel_size, self.name = kernel_size, name
 
-    def __call__(self, x):
+    def __call__(self, x: keras.KerasTensor) -> keras.KerasTensor:
         y = x
         if self.expansion > 1:
             channels = self.expansion * x.shape[-1]
@@ -91,7 +93,7 @@ class _Block:
             return y
         return layers.Add(name=f"{self.name}_add")([x, y])
 
-    def choice(self, x):
+    def choice(self, x: keras.KerasTensor) -> keras.KerasTensor:
         """This block, one plain convolution in its place, or neither."""
         inside = keras.Input(x.shape[1:])
         bottleneck = keras.Model(inside, self(inside), name=f"{self.name}_bottleneck")

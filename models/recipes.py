@@ -80,15 +80,17 @@ class Recipe:
     augmentation: Augmentation | Turning | None = None
     distil: bool = False
 
-    def model(self, input_shape=None, classes=None) -> keras.Model:
+    def model(
+        self, input_shape: tuple[int, ...] | None = None, classes: int | None = None
+    ) -> keras.Model:
         """The network, for other data if told so."""
-        shape = {"input_shape": tuple(input_shape or self.input_shape)}
+        shape: dict[str, Any] = {"input_shape": tuple(input_shape or self.input_shape)}
         if self.task == "classification":
             shape["classes"] = classes or self.classes
         return getattr(models, self.network)(**shape, **self.arguments)
 
     def targets(self, accelerator: str = "ethos-u55-128") -> list[Target]:
-        flash = [] if self.flash is None else [Flash(self.flash, accelerator)]
+        flash: list[Target] = [] if self.flash is None else [Flash(self.flash, accelerator)]
         return flash + ([] if self.macs is None else [Macs(self.macs)])
 
 

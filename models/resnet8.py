@@ -6,7 +6,12 @@ from keras import layers
 from udc_tf.models.blocks import classifier, conv_bn
 
 
-def resnet8(input_shape=(32, 32, 3), classes=10, filters=(16, 32, 64), softmax=False):
+def resnet8(
+    input_shape: tuple[int, ...] = (32, 32, 3),
+    classes: int = 10,
+    filters: tuple[int, ...] = (16, 32, 64),
+    softmax: bool = False,
+) -> keras.Model:
     """Three residual blocks; 78 thousand weights at its original size.
 
     Args:
@@ -27,7 +32,7 @@ def resnet8(input_shape=(32, 32, 3), classes=10, filters=(16, 32, 64), softmax=F
     return keras.Model(inputs, classifier(x, classes, softmax), name="resnet8")
 
 
-def _block(x, filters, strides, name):
+def _block(x: keras.KerasTensor, filters: int, strides: int, name: str) -> keras.KerasTensor:
     y = conv_bn(x, filters, 3, f"{name}_conv1", strides)
     y = conv_bn(y, filters, 3, f"{name}_conv2", relu=False)
     if strides > 1 or x.shape[-1] != filters:

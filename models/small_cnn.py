@@ -5,7 +5,12 @@ import keras
 from udc_tf.models.blocks import classifier, conv_bn
 
 
-def small_cnn(input_shape=(8, 8, 1), classes=10, filters=(32, 48, 64), softmax=False):
+def small_cnn(
+    input_shape: tuple[int, ...] = (8, 8, 1),
+    classes: int = 10,
+    filters: tuple[int, ...] = (32, 48, 64),
+    softmax: bool = False,
+) -> keras.Model:
     """Convolutions one after the other, each after the first halving the image.
 
     Args:

@@ -7,8 +7,13 @@ from udc_tf.models.blocks import classifier, norm_relu
 
 
 def wide_resnet(
-    input_shape=(32, 32, 3), classes=100, blocks=3, multiplier=10, dropout=0.0, softmax=False
-):
+    input_shape: tuple[int, ...] = (32, 32, 3),
+    classes: int = 100,
+    blocks: int = 3,
+    multiplier: int = 10,
+    dropout: float = 0.0,
+    softmax: bool = False,
+) -> keras.Model:
     """Pre-activation residual network of depth 6 * blocks + 2.
 
     Depth is counted as McDonnell (2018) does: the first convolution, two per block, the classifier.
@@ -37,7 +42,7 @@ def wide_resnet(
     return keras.Model(inputs, classifier(x, classes, softmax, dropout), name=name)
 
 
-def _block(x, filters, strides, name):
+def _block(x: keras.KerasTensor, filters: int, strides: int, name: str) -> keras.KerasTensor:
     y = norm_relu(x, f"{name}_before")
     # The shortcut of a changing shape starts behind the activation, as in the original.
     if strides > 1 or x.shape[-1] != filters:
@@ -47,7 +52,9 @@ def _block(x, filters, strides, name):
     return layers.Add(name=f"{name}_add")([x, y])
 
 
-def _conv(x, filters, kernel_size, strides, name):
+def _conv(
+    x: keras.KerasTensor, filters: int, kernel_size: int, strides: int, name: str
+) -> keras.KerasTensor:
     return layers.Conv2D(
         filters, kernel_size, strides=strides, padding="same", use_bias=False, name=name
     )(x)

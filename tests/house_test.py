@@ -69,9 +69,16 @@ def _at_import(tree: ast.Module):
     waiting = list(tree.body)
     while waiting:
         node = waiting.pop()
+        if is_for_type_checkers(node):
+            continue
         yield node
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             waiting.extend(n for n in ast.iter_child_nodes(node) if isinstance(n, ast.stmt))
+
+
+def is_for_type_checkers(node: ast.AST) -> bool:
+    """Whether it is `if TYPE_CHECKING:`, which never runs."""
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def room_of(module: str) -> str | None:

@@ -11,6 +11,8 @@ import zipfile
 
 import pytest
 
+import udc_tf
+from tests.house_test import is_for_type_checkers
 from tests.support.paths import ROOT
 
 
@@ -59,8 +61,18 @@ class TestWheel:
         _, target = installed
         sources = [*_tracked("udc_tf/*.py"), *_tracked("models/*.py"), *_tracked("export/*.py")]
         sources += [f for f in _tracked("export/firmware/*") if not f.endswith(".py")]
+        sources.append("udc_tf/py.typed")
         missing = [f for f in sources if not (target / _under_package(f)).exists()]
         assert not missing
+
+    def test_it_has_the_version_that_the_package_tells(self, installed):
+        wheel, _ = installed
+        assert wheel.name.split("-")[1] == udc_tf.__version__
+        for file, line in (
+            ("MODULE.bazel", f'    version = "{udc_tf.__version__}",'),
+            ("CITATION.cff", f"version: {udc_tf.__version__}"),
+        ):
+            assert line in (ROOT / file).read_text().splitlines(), file
 
     def test_imports_from_the_wheel(self, installed):
         _, target = installed
@@ -135,7 +147,16 @@ class TestDependencies:
 
     def _imports(self, path: str) -> set[str]:
         names = set()
-        for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        tree = ast.parse((ROOT / path).read_text())
+        unseen = {
+            id(inside)
+            for node in ast.walk(tree)
+            if is_for_type_checkers(node)
+            for inside in ast.walk(node)
+        }
+        for node in ast.walk(tree):
+            if id(node) in unseen:
+                continue
             if isinstance(node, ast.Import):
                 names |= {a.name for a in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:

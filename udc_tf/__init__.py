@@ -9,6 +9,8 @@ result = udc_tf.export.export(tiny, "out/", target=udc_tf.Flash("32KiB"), calibr
 """
 
 import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 # All of it now, not on first use: `keras.saving.load_model` finds only layers that are imported.
 from udc_tf.compact.architecture import Architecture
@@ -32,6 +34,11 @@ from udc_tf.search.settings import SearchSettings
 from udc_tf.search.space import SearchSpace
 from udc_tf.training.image_augmentation import Augmentation
 from udc_tf.training.schedules import CosineOverRun
+from udc_tf.version import __version__
+
+if TYPE_CHECKING:  # what type checkers see in place of `__getattr__`
+    from udc_tf import export as export
+    from udc_tf import models as models
 
 __all__ = [
     "Architecture",
@@ -51,6 +58,7 @@ __all__ = [
     "UDCConv2DTranspose",
     "UDCDense",
     "UDCDepthwiseConv2D",
+    "__version__",
     "compact",
     "finetune",
     "make_searchable",
@@ -60,8 +68,10 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str):
-    """`udc_tf.models` and `udc_tf.export` on first use: the core needs neither."""
-    if name in ("models", "export"):
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> ModuleType:
+        """`udc_tf.models` and `udc_tf.export` on first use: the core needs neither."""
+        if name in ("models", "export"):
+            return importlib.import_module(f"{__name__}.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

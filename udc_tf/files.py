@@ -177,5 +177,5 @@ def _array(content: bytes) -> np.ndarray:
     count, start = math.prod(shape), file.tell()
     if min(shape, default=0) < 0 or start + count * dtype.itemsize > len(content):
         raise ValueError(f"an array of shape {shape} in {len(content)} bytes")
-    order = "F" if by_column else "C"
-    return np.frombuffer(content, dtype, count, start).reshape(shape, order=order)
+    flat = np.frombuffer(content, dtype, count, start)
+    return flat.reshape(shape, order="F" if by_column else "C")

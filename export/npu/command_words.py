@@ -115,7 +115,7 @@ _RESERVED = 0xBC00  # bits 10-13 and 15: always zero in a command word
 class Position(NamedTuple):
     """Where a command stands, for messages: "command 12 (OP_CONV, byte 0x148)"."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # also a method of tuples, which nobody calls here
     byte: int
     name: str
 

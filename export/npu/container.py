@@ -127,9 +127,10 @@ def parse(data: bytes) -> Container:
     """
     found = _parse(data, compiled=True)
     if not found.npu_operators:
+        others = [op.name for op in found.operators if isinstance(op, CpuOperator)]
         raise ContainerError(
             "the file holds no `ethos-u` operator: it was not compiled by Vela, or Vela placed "
-            f"nothing on the NPU. Received operators: {[op.name for op in found.operators]}"
+            f"nothing on the NPU. Received operators: {others}"
         )
     if len(found.npu_operators) > _STREAM_LIMIT:
         raise WorkLimitError(
@@ -260,10 +261,10 @@ def _operator(
     builtin, custom = codes[code]
     what = f"operator {index}"
     on_cpu = builtin != _CUSTOM or custom != CUSTOM_CODE
-    inputs = table.array(1, "<i4")
+    named = table.array(1, "<i4")
     if on_cpu:
-        inputs = inputs[inputs != -1]  # an optional input that is left out
-    inputs = _indices(inputs, tensors, what)
+        named = named[named != -1]  # an optional input that is left out
+    inputs = _indices(named, tensors, what)
     outputs = _indices(table.array(2, "<i4"), tensors, what)
     if on_cpu:
         return CpuOperator(index, builtin, custom, inputs, outputs, table.table(4, "options"))

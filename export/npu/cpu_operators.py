@@ -14,6 +14,7 @@ import numpy as np
 
 from udc_tf.export.npu.container import CpuOperator, TensorInfo
 from udc_tf.export.npu.faults import UnsupportedOperatorError
+from udc_tf.export.npu.flatbuffer import Table
 
 _COPIES = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 _WINDOW_LIMIT = 4096
@@ -45,7 +46,7 @@ def function(operator: CpuOperator, tensors: tuple[TensorInfo, ...]) -> CpuFunct
             if operator.name in _COPIES and source.nbytes == target.nbytes:
                 return CpuFunction(lambda batch: batch, 10 * source.nbytes + _PER_OPERATOR)
             if operator.name == "MAX_POOL_2D" and operator.options is not None:
-                return _max_pool(operator, source, target)
+                return _max_pool(operator, operator.options, source, target)
     raise UnsupportedOperatorError(
         f"operator {operator.index} ({operator.name}) runs on the CPU, and the executor does not "
         f"have it (it has {', '.join(_COPIES)} and MAX_POOL_2D): change the network so that Vela "
@@ -53,8 +54,9 @@ def function(operator: CpuOperator, tensors: tuple[TensorInfo, ...]) -> CpuFunct
     )
 
 
-def _max_pool(operator: CpuOperator, source: TensorInfo, target: TensorInfo) -> CpuFunction:
-    options = operator.options
+def _max_pool(
+    operator: CpuOperator, options: Table, source: TensorInfo, target: TensorInfo
+) -> CpuFunction:
     stride = int(options.scalar(2, "<i", 0)), int(options.scalar(1, "<i", 0))
     size = int(options.scalar(4, "<i", 0)), int(options.scalar(3, "<i", 0))
     same = int(options.scalar(0, "<b", 0)) == 0

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from udc_tf.export.npu.memory import FeatureMap
 from udc_tf.export.npu.operations import (
     UNARY,
+    BlockOperation,
     Convolution,
     Dma,
     Elementwise,
@@ -103,7 +104,7 @@ def estimate(program: Sequence[Operation], macs: int) -> list[int]:
     npu = ACCELERATORS[macs]
     out: list[int] = []
     copies: list[tuple[Dma, float]] = []  # with the cycle in which each ends
-    kernels: list[tuple[Operation, float, float]] = []  # with start and end
+    kernels: list[tuple[BlockOperation, float, float]] = []  # with start and end
     end = 0.0
     for operation in program:
         before = end
@@ -140,14 +141,14 @@ def _copy_cycles(copy: Dma) -> int:
 # Computing
 
 
-def _compute_cycles(operation: Operation, npu: Accelerator) -> float:
+def _compute_cycles(operation: BlockOperation, npu: Accelerator) -> float:
     if isinstance(operation, Elementwise):
         return _elementwise_cycles(operation, npu)
     ofm, block = operation.ofm.shape, _least(operation.ofm.shape, operation.block)
     micro = _micro_block(operation, npu)
     in_block = math.prod(map(_ceil_div, block, micro))
     blocks = math.prod(map(_ceil_div, ofm, micro)) / in_block
-    output = math.ceil(_output_cycles(operation, npu) * math.prod(block))
+    output: float = math.ceil(_output_cycles(operation, npu) * math.prod(block))
     if isinstance(operation, Convolution):
         latency = _memory(operation.scales.store).read_latency
         output = max(output, 10 * block[2] * latency / 256)
@@ -224,17 +225,17 @@ def _delay_cycles(
     return lost
 
 
-def _output_cycles(operation: Operation, npu: Accelerator) -> float:
+def _output_cycles(operation: BlockOperation, npu: Accelerator) -> float:
     """Cycles of the output stage for one element."""
-    elementwise = isinstance(operation, Elementwise)
-    wide = not elementwise and operation.accumulator_bits == 40
-    if elementwise and operation.ifm.dtype.itemsize == 4:
-        cycles = npu.unary_32 if operation.mode in UNARY else npu.binary_32
-    elif elementwise and operation.mode == "MUL" and operation.ofm.dtype.itemsize == 4:
+    mode = operation.mode if isinstance(operation, Elementwise) else None
+    wide = mode is None and operation.accumulator_bits == 40
+    if mode is not None and operation.ifm.dtype.itemsize == 4:
+        cycles = npu.unary_32 if mode in UNARY else npu.binary_32
+    elif mode == "MUL" and operation.ofm.dtype.itemsize == 4:
         cycles = npu.product_32
-    elif wide or (elementwise and operation.mode == "MUL"):
+    elif wide or mode == "MUL":
         cycles = npu.product
-    elif elementwise and operation.mode in ("ADD", "SUB"):
+    elif mode in ("ADD", "SUB"):
         cycles = npu.sum
     else:
         cycles = npu.maximum if operation.kind == "POOL MAX" else npu.other
@@ -245,7 +246,7 @@ def _output_cycles(operation: Operation, npu: Accelerator) -> float:
 # Memory
 
 
-def _memory_cycles(operation: Operation, npu: Accelerator) -> float:
+def _memory_cycles(operation: BlockOperation, npu: Accelerator) -> float:
     """Cycles that the busiest memory needs for all that the operation moves."""
     ifm, ofm = operation.ifm, operation.ofm
     ifm_block, block = _ifm_block(operation, npu), operation.block
@@ -278,7 +279,7 @@ def _memory_cycles(operation: Operation, npu: Accelerator) -> float:
     return max(int(count / memory.bandwidth) for memory, count in moved.items())
 
 
-def _block_transfers(operation: Operation, npu: Accelerator) -> tuple[int, int]:
+def _block_transfers(operation: BlockOperation, npu: Accelerator) -> tuple[int, int]:
     """Cycles to fetch the input of one block, and to store its output."""
     ifm_block, fetch = _ifm_block(operation, npu), 0
     sources = [operation.ifm]
@@ -314,7 +315,7 @@ def _transfer(what: FeatureMap, block: Shape, count: int, reading: bool) -> int:
 # Geometry
 
 
-def _ifm_block(operation: Operation, npu: Accelerator) -> Shape:
+def _ifm_block(operation: BlockOperation, npu: Accelerator) -> Shape:
     """The part of the input that one block of output needs."""
     height, width, depth = operation.block
     if isinstance(operation, Elementwise):
@@ -334,7 +335,7 @@ def _ifm_block(operation: Operation, npu: Accelerator) -> Shape:
     return sides[0], sides[1], depth
 
 
-def _is_part_kernel(operation: Operation) -> bool:
+def _is_part_kernel(operation: Convolution | Pooling) -> bool:
     return operation.kind == "CONV" and operation.kernel.part_kernel
 
 
@@ -350,7 +351,8 @@ def _stored(what: FeatureMap, shape: Shape) -> Shape:
 
 
 def _least(one: Shape, other: Shape) -> Shape:
-    return tuple(map(min, one, other))
+    height, width, depth = map(min, one, other)
+    return height, width, depth
 
 
 def _ceil_div(count: int, part: int) -> int:

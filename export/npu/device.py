@@ -246,11 +246,12 @@ class Device:
             total += counts.get(Event.CYCLE, 0)
             self._show(Reg.PMCCNTR_LO, total)
             self._show(Reg.PMCCNTR_HI, total >> 32)
+        numbers = {int(event): count for event, count in counts.items()}
         for i in range(EVENT_COUNTERS):
             if enabled & 1 << i:
                 event = self.read(Reg.PMEVTYPER0 + 4 * i)
                 place = Reg.PMEVCNTR0 + 4 * i
-                total = self.read(place) + counts.get(event, 0)
+                total = self.read(place) + numbers.get(event, 0)
                 self._show(place, total)
                 if total >> 32:
                     self._show_pair(Reg.PMOVSSET, Reg.PMOVSCLR, self.read(Reg.PMOVSSET) | 1 << i)

@@ -28,7 +28,7 @@ def execute(operation: Elementwise, stores: Stores) -> None:
         finish(operation, _unary(operation, one), stores)
         return
     if operation.ifm2 is None:
-        two = np.full((1, 1, 1, 1), operation.scalar - operation.ifm2_zero_point, np.int64)
+        two = np.full((1, 1, 1, 1), (operation.scalar or 0) - operation.ifm2_zero_point, np.int64)
     else:
         two = memory.read(stores[operation.ifm2.region.store], operation.ifm2).astype(np.int64)
         two -= operation.ifm2.zero_point
@@ -64,6 +64,8 @@ def _unary(operation: Elementwise, values: np.ndarray) -> np.ndarray:
 
 
 def _sum(operation: Elementwise, one: np.ndarray, two: np.ndarray) -> np.ndarray:
+    if operation.operand_scales is None:
+        raise CommandError("an addition has scales for its operands")
     scale_a, scale_b = operation.operand_scales
     if operation.ifm.dtype.itemsize == 4:
         pass  # 32-bit operands are added as they are

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from udc_tf.export.npu import (
     pooling,
     program,
 )
+from udc_tf.export.npu.command_words import decode
 from udc_tf.export.npu.container import Container, CpuOperator, TensorInfo
 from udc_tf.export.npu.faults import ContainerError, NpuError, WorkLimitError
 from udc_tf.export.npu.memory import Region
@@ -151,12 +152,12 @@ class NpuNetwork:
         stores = self._new_stores(len(arrays[0]))
         for index, array in zip(self._container.inputs, arrays, strict=True):
             self._place(index, stores)[:] = array.reshape(len(array), -1).view(np.uint8)
-        number = 0
+        number, functions = 0, self._cpu or {}
         for operator in self._container.operators:
             if isinstance(operator, CpuOperator):
                 source = self._fetch(operator.inputs[0], stores)
                 target = self._place(operator.outputs[0], stores)
-                result = np.ascontiguousarray(self._cpu[operator.index].run(source))
+                result = np.ascontiguousarray(functions[operator.index].run(source))
                 target[:] = result.reshape(len(result), -1).view(np.uint8)
             else:
                 self.run_stream(number, stores, observe)
@@ -259,6 +260,12 @@ class NpuNetwork:
             )
         checker.define(target.store, target.offset, target.size)
 
+    @overload
+    def region(self, index: int, name: str = "") -> Region: ...
+
+    @overload
+    def region(self, index: int, name: str = "", *, optional: bool) -> Region | None: ...
+
     def region(self, index: int, name: str = "", optional: bool = False) -> Region | None:
         """Where tensor `index` lives; None if it lives nowhere and is `optional`."""
         tensor = self._container.tensors[index]
@@ -315,7 +322,7 @@ def _separate_tensors(parsed: Container) -> set[int]:
     """Inputs and outputs the commands address as regions of their own, outside the arena."""
     separate: set[int] = set()
     for operator in parsed.npu_operators:
-        commands = program.decode(operator.words)
+        commands = decode(operator.words)
         used = {c.param for c in commands if c.name in _REGION_REGISTERS}
         if any(number >= _IO_REGION for number in used):
             separate.update(operator.regions[_IO_REGION:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from udc_tf.export.npu.command_words import Command, Position
 from udc_tf.export.npu.memory import FeatureMap, Region
@@ -151,7 +152,8 @@ class Elementwise(Block):
         return _ELEMENT_BYTES * self.ofm.elements
 
 
-Operation = Dma | Convolution | Pooling | Elementwise
+BlockOperation = Convolution | Pooling | Elementwise  # what works on feature maps
+Operation = Dma | BlockOperation
 
 
 def _window_elements(operation: Convolution | Pooling) -> int:
@@ -317,8 +319,8 @@ def _second_operand(
         unsigned = not registers.take("IFM2_PRECISION") & 1
         read = registers.take if unsigned else registers.signed
         return None, read("IFM2_SCALAR"), swapped, read("IFM2_ZERO_POINT")
-    shape = tuple(1 if broadcast >> axis & 1 else n for axis, n in enumerate(ofm.shape))
-    ifm2 = registers.ifm2(shape)
+    height, width, depth = (1 if broadcast >> a & 1 else n for a, n in enumerate(ofm.shape))
+    ifm2 = registers.ifm2((height, width, depth))
     return ifm2, None, swapped, ifm2.zero_point
 
 
@@ -336,7 +338,7 @@ def _block(
     ifm: FeatureMap,
     ofm: FeatureMap,
     shram: Region,
-) -> dict[str, object]:
+) -> dict[str, Any]:
     activation = registers.activation(ofm)
     table = None
     if activation.table is not None:

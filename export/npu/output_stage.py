@@ -22,7 +22,7 @@ def finish(operation: Block, values: np.ndarray, stores: Stores) -> None:
         low, high = max(activation.low, bounds.min), min(activation.high, bounds.max)
         values = np.clip(values + ofm.zero_point, low, max(low, high))
     if operation.table is not None:
-        values = _look_up(operation, values, stores)
+        values = _look_up(operation, operation.table, values, stores)
     memory.write(stores[ofm.region.store], ofm, values)
 
 
@@ -47,9 +47,9 @@ def shared_bytes(span: Span, stores: Stores) -> bytes:
     return rows[0].tobytes()
 
 
-def _look_up(operation: Block, values: np.ndarray, stores: Stores) -> np.ndarray:
+def _look_up(operation: Block, span: Span, values: np.ndarray, stores: Stores) -> np.ndarray:
     ofm, clip = operation.ofm, operation.activation.clip
-    table = np.frombuffer(shared_bytes(operation.table, stores), ofm.dtype)
+    table = np.frombuffer(shared_bytes(span, stores), ofm.dtype)
     signed = np.iinfo(clip or ofm.dtype).min < 0
     index = values + 128 if signed else values
     if index.size and (index.min() < 0 or index.max() > 255):

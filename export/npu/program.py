@@ -16,6 +16,7 @@ from udc_tf.export.npu.faults import MemoryAccessError, NpuError, WorkLimitError
 from udc_tf.export.npu.memory import FeatureMap, Region
 from udc_tf.export.npu.operations import (
     FOOTPRINT_LIMIT,
+    BlockOperation,
     Dma,
     Elementwise,
     Operation,
@@ -49,7 +50,7 @@ class AccessChecker:
         # Constant stores have no entry: they are always written, and nothing writes to them.
         self._written = {name: np.zeros(size, bool) for name, size in store_sizes.items()}
         self._copies: list[Dma] = []
-        self._kernels: list[Operation] = []
+        self._kernels: list[BlockOperation] = []
         self._work = 0
         self._work_limit = work_limit
 
@@ -100,7 +101,7 @@ class AccessChecker:
         self._mark(dma.destination)
         self._copies.append(dma)
 
-    def kernel(self, operation: Operation) -> None:
+    def kernel(self, operation: BlockOperation) -> None:
         """Checks and notes an operation on feature maps."""
         ofm = operation.ofm
         sources = reads(operation)
@@ -128,7 +129,7 @@ class AccessChecker:
         self._kernels = [*self._kernels, operation][-_RUNNING_KERNELS:]
 
     @staticmethod
-    def _in_place(operation: Operation, source: FeatureMap | Span) -> bool:
+    def _in_place(operation: BlockOperation, source: FeatureMap | Span) -> bool:
         pointwise = isinstance(operation, Elementwise) or (
             isinstance(operation, Pooling)
             and operation.mode != "REDUCE_SUM"
@@ -226,6 +227,7 @@ def _step(
         dma = build_dma(registers, command.position, shram)
         checker.copy(dma)
         return dma
+    operation: BlockOperation
     if name in ("OP_CONV", "OP_DEPTHWISE"):
         operation = build_convolution(
             registers, command, name == "OP_DEPTHWISE", operator.macs, shram

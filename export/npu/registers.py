@@ -135,9 +135,10 @@ class Registers:
     def region(self, name: str) -> Region:
         """The region a region register names."""
         number = self.take(name)
-        if number >= len(self._regions) or self._regions[number] is None:
+        region = self._regions[number] if number < len(self._regions) else None
+        if region is None:
             raise self.fail(f"{name} names region {number}, which this network does not have")
-        return self._regions[number]
+        return region
 
     def ofm(self) -> FeatureMap:
         """The output feature map."""
@@ -168,19 +169,22 @@ class Registers:
             self.size(f"{name}_HEIGHT1"),
             self.size(f"{name}_WIDTH0"),
         )
-        used = (True, shape[1] > tile[2], shape[0] > tile[0])
-        used += (used[1] and shape[0] > tile[1],)
+        wide, high = shape[1] > tile[2], shape[0] > tile[0]
+        used = (True, wide, high, wide and shape[0] > tile[1])
         zero_point = self.take(f"{name}_ZERO_POINT")
+        region = self.region(f"{name}_REGION")
+        base = [self.address(f"{name}_BASE{i}") if used[i] else 0 for i in range(4)]
+        rows, columns, channels = (self.stride(f"{name}_STRIDE_{axis}") for axis in "YXC")
         unsigned = dtype in ("u1", "<u2")
         feature_map = FeatureMap(
             name=name,
-            region=self.region(f"{name}_REGION"),
+            region=region,
             shape=shape,
             dtype=np.dtype(dtype),
             brick=layout == 1,
-            bases=tuple(self.address(f"{name}_BASE{i}") if used[i] else 0 for i in range(4)),
+            bases=(base[0], base[1], base[2], base[3]),
             tile=tile,
-            strides=tuple(self.stride(f"{name}_STRIDE_{axis}") for axis in "YXC"),
+            strides=(rows, columns, channels),
             zero_point=zero_point if unsigned else self.signed(f"{name}_ZERO_POINT"),
         )
         feature_map.check_inside()
@@ -211,11 +215,13 @@ class Registers:
         upscale = self.take("IFM_UPSCALE")
         if upscale > 2:
             raise self.fail(f"IFM_UPSCALE is 0, 1 or 2. Received: {upscale}")
-        padding = tuple(self.take(f"IFM_PAD_{s}") for s in ("TOP", "LEFT", "BOTTOM", "RIGHT"))
+        sides = ("TOP", "LEFT", "BOTTOM", "RIGHT")
+        top, left, bottom, right = padding = tuple(self.take(f"IFM_PAD_{s}") for s in sides)
         if max(padding) > 127:
             raise self.fail(f"padding may be 127 at most. Received: {padding}")
-        size = tuple((r - 1) // d + 1 for r, d in zip(reach, dilation, strict=True))
-        return Kernel(size, stride, dilation, bool(bits & 4), padding, upscale)
+        height, width = ((r - 1) // d + 1 for r, d in zip(reach, dilation, strict=True))
+        around = (top, left, bottom, right)
+        return Kernel((height, width), stride, dilation, bool(bits & 4), around, upscale)
 
     def window(self, ofm: FeatureMap, kernel: Kernel) -> tuple[int, int]:
         """Height and width of the input, before padding and after upscaling."""

@@ -54,7 +54,7 @@ def rescale(
     return product
 
 
-def check_product(values: np.ndarray, factor: np.ndarray) -> None:
+def check_product(values: np.ndarray, factor: np.ndarray | np.integer) -> None:
     """Raises if `values * factor` might not fit the 64 bits it is computed in."""
     if not values.size:
         return

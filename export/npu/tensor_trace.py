@@ -95,7 +95,11 @@ class Trace:
         last = max((s.number for s in self.steps if s.match is not None), default=-1)
         unknown = [s for s in self.steps if s.telling and s.match is None]
         after = [s for s in unknown if s.number > last]
-        parts = [s for s in unknown if s.operation.ofm.dtype.itemsize == 1]
+        parts = [
+            s
+            for s in unknown
+            if not isinstance(s.operation, Dma) and s.operation.ofm.dtype.itemsize == 1
+        ]
         return next(iter(after or parts), None)
 
     def verdict(self) -> str:
@@ -105,11 +109,11 @@ class Trace:
         step = self.first_divergence()
         if step is None:
             return "The outputs differ from the reference's; no single operation can be named."
-        done = [s for s in self.steps[: step.number] if s.match is not None]
+        done = [s.match for s in self.steps[: step.number] if s.match is not None]
         before = "nothing before it was recognised"
         following = self.reference[0].operator if self.reference else "unknown"
         if done:
-            index = max(s.match for s in done)
+            index = max(done)
             before = f"the last recognised tensor is {self.reference[index].operator}"
             if index + 1 < len(self.reference):
                 following = self.reference[index + 1].operator

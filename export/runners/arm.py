@@ -90,15 +90,19 @@ class ArmRunner(Runner):
             folder.mkdir(parents=True, exist_ok=True)
             model = pathlib.Path(scratch, "model.tflite")
             model.write_bytes(self._data)
-            paths = [None]  # a network that cannot be read has no inputs, and ends in an error
+            paths: list[pathlib.Path | None] = [
+                None
+            ]  # a network that cannot be read has no inputs, and ends in an error
             if self._graph is not None:
-                paths = inference_runner.write_inputs(self._graph, inputs, pathlib.Path(scratch))
+                paths = [*inference_runner.write_inputs(self._graph, inputs, pathlib.Path(scratch))]
             start = time.perf_counter()
             results = [
                 self._boot(model, path, folder / f"uart_{case}.log")
                 for case, path in enumerate(paths)
             ]
             seconds = time.perf_counter() - start
+        if self._graph is None:
+            raise RunFailedError("the network cannot be read")
         first = results[0][0]
         return RunResult(
             self.name,
@@ -114,7 +118,7 @@ class ArmRunner(Runner):
         self, model: pathlib.Path, inputs: pathlib.Path | None, log: pathlib.Path
     ) -> tuple[Report, bytes]:
         """One inference: the runner's report and the bytes of its outputs."""
-        program = inference_runner.find(self._binary)
+        program = inference_runner.found(self._binary)
         places = elf.symbols(program, (_INIT, _EXIT, *_FAULTS), optional=_PRINT)
         files = {inference_runner.MODEL_ADDRESS: model}
         if inputs is not None:
@@ -157,7 +161,7 @@ class ArmRunner(Runner):
             return str(self._network)
         if npu.failure is not None:
             return str(npu.failure)
-        operators = self._graph.npu_operators
+        operators = self._network.container.npu_operators
         if any(operator.macs != self._shown_macs() for operator in operators):
             return (
                 f"the network is compiled for ethos-u55-{operators[0].macs}, the NPU shown is an "

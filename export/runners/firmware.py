@@ -112,7 +112,7 @@ def _write_network(
             place = network.region(index, optional=True)
             regions.append("0" if place is None else _symbol(place))
             if place is not None and not place.writable:
-                blobs[_name(place)] = parsed.tensors[index].data
+                blobs[_name(place)] = parsed.tensors[index].data or b""
         jobs.append(
             f"    {{{commands}, {len(blobs[commands])}u, {operator.config:#x}u, "
             f"{operator.architecture:#x}u, {{{', '.join(regions)}}}}},"

@@ -138,7 +138,7 @@ class FvpRunner(Runner):
                 inference_runner.MODEL_ADDRESS: model,
                 inference_runner.INPUTS_ADDRESS: path,
             }
-            command = self.command(inference_runner.find(), files)
+            command = self.command(inference_runner.found(), files)
             command += ["--dump", f"{result}@{inference_runner.OUTPUTS_ADDRESS:#x},{size}"]
             log = self._simulate(command)
             (folder / f"uart_{case}.log").write_text(log)

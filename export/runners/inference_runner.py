@@ -17,7 +17,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from udc_tf.export.npu.container import Container
-from udc_tf.export.runners.base import RunFailedError, check_inputs, item_shape
+from udc_tf.export.runners.base import (
+    RunFailedError,
+    RunnerUnavailableError,
+    check_inputs,
+    item_shape,
+)
 
 PACKAGE = "mlia-ethos-u"
 _FILE = re.compile(r"/inference_runner-sse-300-[^/]*-tflm-ethos-U55-[^/]*/[^/]*\.axf$")
@@ -75,6 +80,14 @@ def missing(binary: str | os.PathLike[str] | None = None) -> str | None:
     if binary is not None:
         return f"there is no file {str(binary)!r}"
     return f"Arm's inference runner is not installed (pip install 'udc-tf[arm]' brings {PACKAGE})"
+
+
+def found(binary: str | os.PathLike[str] | None = None) -> pathlib.Path:
+    """As `find`; raises where there is none."""
+    path = find(binary)
+    if path is None:
+        raise RunnerUnavailableError(missing(binary) or "")
+    return path
 
 
 def write_inputs(

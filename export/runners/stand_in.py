@@ -94,20 +94,21 @@ class StandInNpu:
         program: list[Operation] = []
         counts: dict[Event, int] = {}
         try:
-            if isinstance(self._network, NpuError):
-                raise self._network
-            number = self._which_stream(self._fetch(job, job.address, job.size))
-            program = self._network.streams[number]
-            places = self._places(number, job)
+            network = self._network
+            if isinstance(network, NpuError):
+                raise network
+            number = _which_stream(network, self._fetch(job, job.address, job.size))
+            program = network.streams[number]
+            places = _places(network, number, job)
             stores: Stores = {
                 store: np.frombuffer(self._fetch(job, place.address, place.size), np.uint8)[None]
                 for store, place in places.items()
             }
             after = {store: array.copy() for store, array in stores.items()}
-            self._network.run_stream(number, after, lambda _, operation, __: done.append(operation))
+            network.run_stream(number, after, lambda _, operation, __: done.append(operation))
             for store, place in places.items():
                 self._put_back(place.address, stores[store][0], after[store][0])
-            cycles = sum(self._network.estimated_cycles[number])
+            cycles = sum(network.estimated_cycles[number])
             counts = {Event.CYCLE: cycles, Event.NPU_ACTIVE: cycles, **_beats(program, places)}
         except NpuError as error:
             self.failure = error
@@ -122,38 +123,38 @@ class StandInNpu:
             raise MemoryAccessError(f"a command stream of {size} bytes is beyond reason")
         return self._memory.read(address, size)
 
-    def _which_stream(self, commands: bytes) -> int:
-        for number, operator in enumerate(self._network.container.npu_operators):
-            if operator.words.tobytes() == commands:
-                return number
-        raise RunFailedError(
-            f"the guest started a stream of {len(commands)} bytes that its network does not have"
-        )
-
-    def _places(self, number: int, job: Job) -> dict[str, _Place]:
-        """Where the stream's byte stores are in the guest, by the guest's own region bases."""
-        network = self._network
-        operator = network.container.npu_operators[number]
-        places: dict[str, _Place] = {}
-        for index, base, port in zip(operator.regions, job.bases, job.ports, strict=False):
-            place = network.region(index, optional=True)
-            if place is None:
-                continue
-            size = network.container.arena_bytes if place.store == "arena" else place.size
-            start = base - place.offset
-            known = places.setdefault(place.store, _Place(start, size, port))
-            if known.address != start:
-                raise RunFailedError(
-                    f"region bases disagree: {place.store} is at {known.address:#x} and "
-                    f"at {start:#x}"
-                )
-        return places
-
     def _put_back(self, address: int, before: np.ndarray, after: np.ndarray) -> None:
         changed = np.flatnonzero(before != after)
         if changed.size:
             low, high = int(changed[0]), int(changed[-1]) + 1
             self._memory.write(address + low, after[low:high].tobytes())
+
+
+def _which_stream(network: NpuNetwork, commands: bytes) -> int:
+    for number, operator in enumerate(network.container.npu_operators):
+        if operator.words.tobytes() == commands:
+            return number
+    raise RunFailedError(
+        f"the guest started a stream of {len(commands)} bytes that its network does not have"
+    )
+
+
+def _places(network: NpuNetwork, number: int, job: Job) -> dict[str, _Place]:
+    """Where the stream's byte stores are in the guest, by the guest's own region bases."""
+    operator = network.container.npu_operators[number]
+    places: dict[str, _Place] = {}
+    for index, base, port in zip(operator.regions, job.bases, job.ports, strict=False):
+        place = network.region(index, optional=True)
+        if place is None:
+            continue
+        size = network.container.arena_bytes if place.store == "arena" else place.size
+        start = base - place.offset
+        known = places.setdefault(place.store, _Place(start, size, port))
+        if known.address != start:
+            raise RunFailedError(
+                f"region bases disagree: {place.store} is at {known.address:#x} and at {start:#x}"
+            )
+    return places
 
 
 def _beats(program: list[Operation], places: dict[str, _Place]) -> dict[Event, int]:

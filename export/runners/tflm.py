@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from udc_tf.export.npu import container
+from udc_tf.export.npu.container import CpuOperator
 from udc_tf.export.npu.tensor_trace import ReferenceTensor
 from udc_tf.export.runners.base import Runner, RunResult, check_inputs, item_shape
 
@@ -64,10 +65,11 @@ class TflmRunner(Runner):
         self._invoke(interpreter, inputs, 0)
         found = []
         for operator in self._graph.operators:
+            kind = operator.name if isinstance(operator, CpuOperator) else "ethos-u"
             for index in operator.outputs:
                 value = np.array(interpreter.GetTensor(index, 0)["tensor_data"])
                 value = value.reshape(self._graph.tensors[index].shape)
-                label = f"operator {operator.index} {operator.name}"
+                label = f"operator {operator.index} {kind}"
                 found.append(ReferenceTensor(label, value))
         return found
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -66,13 +65,15 @@ def _outputs(
 ) -> list[np.ndarray]:
     outputs = []
     for number, info in enumerate(network.outputs):
-        rows: Sequence[bytes | None] = [found.get((case, number)) for case in range(cases)]
-        for case, row in enumerate(rows):
+        rows: list[bytes] = []
+        for case in range(cases):
+            row = found.get((case, number))
             if row is None or len(row) != info.nbytes:
                 raise RunFailedError(
                     f"output {number} of case {case} should have {info.nbytes} bytes. "
                     f"Received: {None if row is None else len(row)}"
                 )
+            rows.append(row)
         shape = (cases, *item_shape(info.shape))
         outputs.append(np.frombuffer(b"".join(rows), info.dtype).reshape(shape))
     return outputs

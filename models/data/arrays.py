@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 
 from udc_tf.models.data.data_errors import DataError
-from udc_tf.models.data.dataset import Dataset, Scaling, Split, in_three, split_off
+from udc_tf.models.data.dataset import PARTS, Dataset, Scaling, Split, in_three, split_off
 
 _WANTED = "arrays x and y, or x_train, y_train, x_test, y_test (and x_validation, y_validation)"
 _MOST_CLASSES = 100_000  # a larger number is an identifier, or damage
@@ -35,19 +35,17 @@ def from_npz(
         raise DataError(
             f"{path} cannot be read as .npz ({error}): write it anew with numpy.savez."
         ) from error
-    parts = {p: _part(content, f"_{p}", path) for p in ("train", "validation", "test")}
-    if parts["train"] is None:
+    train, validation, test = (_part(content, f"_{p}", path) for p in PARTS)
+    if train is None:
         whole = _part(content, "", path)
         if whole is None:
             found = ", ".join(content) or "nothing"
             raise DataError(f"{path} must hold {_WANTED}. Received: {found}")
         train, validation, test = in_three(whole, 0.1, 0.2, seed)
-    else:
-        train, validation, test = parts["train"], parts["validation"], parts["test"]
-        if test is None:
-            train, test = split_off(train, 0.2, seed)
-        if validation is None:
-            train, validation = split_off(train, 0.1, seed)
+    if test is None:
+        train, test = split_off(train, 0.2, seed)
+    if validation is None:
+        train, validation = split_off(train, 0.1, seed)
     scaling = Scaling() if train.x.dtype == np.uint8 else Scaling(0.0, 1.0)
     own_targets = train.y is train.x or train.y.shape == train.x.shape
     if not class_names and np.issubdtype(train.y.dtype, np.integer) and train.y.ndim == 1:

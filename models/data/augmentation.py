@@ -18,7 +18,9 @@ class Turning:
 
     changes_targets = True
 
-    def __call__(self, images, targets, seed):
+    def __call__(
+        self, images: tf.Tensor, targets: tf.Tensor, seed: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         seeds = tf.unstack(tf.random.split(tf.cast(seed, tf.int32), 3))
         for axis, one in ((1, seeds[0]), (2, seeds[1])):
             chosen = _coin(images, one)
@@ -29,6 +31,6 @@ class Turning:
         return images, tf.where(chosen, tf.transpose(targets, [0, 2, 1, 3]), targets)
 
 
-def _coin(images, seed):
+def _coin(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     chosen = tf.random.stateless_uniform([tf.shape(images)[0]], seed) < 0.5
     return chosen[:, None, None, None]

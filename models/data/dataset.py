@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
@@ -22,7 +23,7 @@ class Split:
     x: np.ndarray
     y: np.ndarray
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
             raise DataError(
                 f"Inputs and labels must be equally many. Received: {len(self.x)} and {len(self.y)}"
@@ -31,7 +32,7 @@ class Split:
     def __len__(self) -> int:
         return len(self.x)
 
-    def take(self, indices) -> "Split":
+    def take(self, indices: slice | np.ndarray) -> "Split":
         return Split(self.x[indices], self.y[indices])
 
 
@@ -46,7 +47,7 @@ class Scaling:
     offset: float = 128.0
     scale: float = 128.0
 
-    def __call__(self, x):
+    def __call__(self, x: Any) -> Any:
         if tf.is_tensor(x):
             return (tf.cast(x, tf.float32) - self.offset) / self.scale
         return (np.asarray(x, np.float32) - np.float32(self.offset)) / np.float32(self.scale)
@@ -79,7 +80,7 @@ class Dataset:
     scaling: Scaling = Scaling()
     target_scaling: Scaling | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in PARTS:
             part = self.part(name)
             if not len(part):
@@ -146,18 +147,18 @@ class Dataset:
         """
         x, y = tf.constant(self.train.x), tf.constant(self.train.y)
 
-        def gather(indices, batch_seed):
+        def gather(indices: tf.Tensor, batch_seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             images, labels = self._scaled(tf.gather(x, indices), tf.gather(y, indices))
             if augmentation is None:
                 return images, labels
             if getattr(augmentation, "changes_targets", False):
-                return augmentation(images, labels, batch_seed)
-            return augmentation(images, batch_seed), labels
+                return cast(Turning, augmentation)(images, labels, batch_seed)
+            return cast(Augmentation, augmentation)(images, batch_seed), labels
 
         indices = shuffled_indices(len(self.train), batch_size, seed, epoch)
         return indices.map(gather, num_parallel_calls=2, deterministic=True).prefetch(2)
 
-    def _scaled(self, x, y):
+    def _scaled(self, x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         if self.target_scaling is not None:
             y = self.target_scaling(y)
         return self.scaling(x), y
@@ -170,8 +171,8 @@ class Dataset:
         """The same with at most so many examples per part, for trials."""
         if examples is None:
             return self
-        parts = {p: self.part(p).take(slice(0, examples)) for p in PARTS}
-        return dataclasses.replace(self, **parts)
+        train, validation, test = (self.part(p).take(slice(0, examples)) for p in PARTS)
+        return dataclasses.replace(self, train=train, validation=validation, test=test)
 
     def describe(self) -> str:
         sizes = ", ".join(f"{len(self.part(p)):,} {p}" for p in PARTS)
@@ -202,7 +203,7 @@ def digest(arrays: Iterable[np.ndarray]) -> str:
     total = hashlib.sha256()
     for array in arrays:
         total.update(f"{array.dtype} {array.shape}".encode())
-        total.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        total.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return total.hexdigest()[:16]
 
 
@@ -222,7 +223,9 @@ def split_off(split: Split, share: float, seed: int = 0) -> tuple[Split, Split]:
     return split.take(np.sort(order[count:])), split.take(np.sort(order[:count]))
 
 
-def in_three(split: Split, validation: float, test: float, seed: int = 0):
+def in_three(
+    split: Split, validation: float, test: float, seed: int = 0
+) -> tuple[Split, Split, Split]:
     """(train, validation, test) of data that come as one; shares are of the whole."""
     rest, tested = split_off(split, test, seed)
     train, validated = split_off(rest, validation / (1 - test), seed + 1)

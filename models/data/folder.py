@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from udc_tf.models.data.data_errors import DataError
-from udc_tf.models.data.dataset import Dataset, Split, in_three, split_off
+from udc_tf.models.data.dataset import PARTS, Dataset, Split, in_three, split_off
 
 _ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
 _PARTS = {"train": ("train",), "validation": ("validation", "val"), "test": ("test",)}
@@ -36,26 +36,25 @@ def from_folder(
     _refuse_parts_without_train(folders, path)
     names = class_names(base)
 
-    def read(folder):
+    def read(folder: pathlib.Path) -> Split:
         files, labels = image_files(folder, names, seed)
         images = np.stack([read_image(f, image_size, channels) for f in files])
         return Split(images, np.asarray(labels, np.int32))
 
     if folders["train"] is None:
-        train, validation, test = in_three(read(path), 0.1, 0.2, seed)
-    else:
-        train = read(base)
-        validation, test = (
-            read(folders[p]) if folders[p] else None for p in ("validation", "test")
-        )
-        if test is None:
-            train, test = split_off(train, 0.2, seed)
-        if validation is None:
-            train, validation = split_off(train, 0.1, seed)
+        return Dataset(path.name, *in_three(read(path), 0.1, 0.2, seed), class_names=names)
+    train = read(base)
+    validation, test = (None if (f := folders[p]) is None else read(f) for p in PARTS[1:])
+    if test is None:
+        train, test = split_off(train, 0.2, seed)
+    if validation is None:
+        train, validation = split_off(train, 0.1, seed)
     return Dataset(path.name, train, validation, test, names)
 
 
-def _refuse_parts_without_train(folders: dict[str, pathlib.Path | None], path: pathlib.Path):
+def _refuse_parts_without_train(
+    folders: dict[str, pathlib.Path | None], path: pathlib.Path
+) -> None:
     """Images set apart to test must not be overlooked."""
     if folders["train"] is not None:
         return

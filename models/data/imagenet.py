@@ -3,6 +3,8 @@
 import dataclasses
 import os
 import pathlib
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -65,15 +67,21 @@ class FileDataset:
         data = data.map(lambda path, y: (self._middle(path), y), tf.data.AUTOTUNE)
         return data.batch(batch_size).map(lambda x, y: (self.scaling(x), y)).prefetch(2)
 
-    def training_batches(self, batch_size, augmentation=None, seed=0, epoch=None):
+    def training_batches(
+        self,
+        batch_size: int,
+        augmentation: Any = None,
+        seed: int = 0,
+        epoch: Callable[[], int] | None = None,
+    ) -> tf.data.Dataset:
         """As `Dataset.training_batches`; crops and mirroring take the place of `augmentation`."""
         paths, labels = tf.constant(self.train.x), tf.constant(self.train.y)
 
-        def one_by_one(indices, batch_seed):
+        def one_by_one(indices: tf.Tensor, batch_seed: tf.Tensor) -> tf.data.Dataset:
             seeds = tf.stack([tf.fill(tf.shape(indices), batch_seed[0]), indices], axis=1)
             return tf.data.Dataset.from_tensor_slices((indices, seeds))
 
-        def read(i, image_seed):
+        def read(i: tf.Tensor, image_seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             return self._random_crop(paths[i], image_seed), labels[i]
 
         indices = shuffled_indices(len(self.train), batch_size, seed, epoch)
@@ -90,11 +98,11 @@ class FileDataset:
     def limited(self, examples: int | None) -> "FileDataset":
         if examples is None:
             return self
-        parts = {
-            p: FileSplit(self.part(p).x[:examples], self.part(p).y[:examples])
-            for p in ("train", "validation", "test")
-        }
-        return dataclasses.replace(self, **parts)
+        train, validation, test = (
+            FileSplit(part.x[:examples], part.y[:examples])
+            for part in (self.train, self.validation, self.test)
+        )
+        return dataclasses.replace(self, train=train, validation=validation, test=test)
 
     def describe(self) -> str:
         sizes = (
@@ -102,7 +110,7 @@ class FileDataset:
         )
         return f"{self.name}: {sizes} test images, {self.classes} classes"
 
-    def _middle(self, path):
+    def _middle(self, path: tf.Tensor) -> tf.Tensor:
         image = tf.image.decode_image(tf.io.read_file(path), 3, expand_animations=False)
         shape = tf.cast(tf.shape(image)[:2], tf.float32)
         larger = self.image_size * 8 / 7
@@ -111,7 +119,7 @@ class FileDataset:
         image = tf.image.resize_with_crop_or_pad(image, self.image_size, self.image_size)
         return tf.cast(tf.clip_by_value(tf.round(image), 0, 255), tf.uint8)
 
-    def _random_crop(self, path, seed):
+    def _random_crop(self, path: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         seeds = tf.unstack(tf.random.split(tf.cast(seed, tf.int32), 2))
         image = tf.image.decode_image(tf.io.read_file(path), 3, expand_animations=False)
         begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(

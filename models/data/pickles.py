@@ -2,7 +2,7 @@
 
 import os
 import pickle
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -28,11 +28,11 @@ def read_pickle(path: str | os.PathLike) -> Any:
 class _DType:
     """What a pickle says of a `numpy.dtype`: a code such as "u1", and a byte order."""
 
-    def __init__(self, code, *_):
+    def __init__(self, code: str | bytes, *_: Any):
         self._code = code.decode("ascii") if isinstance(code, bytes) else str(code)
-        self._order = "="
+        self._order: Any = "="
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: tuple) -> None:
         order = state[1]
         self._order = order.decode("ascii") if isinstance(order, bytes) else str(order)
 
@@ -45,26 +45,30 @@ class _DType:
 class _Array:
     """What a pickle says of a `numpy.ndarray`."""
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: tuple) -> None:
         _, shape, dtype, is_fortran, raw = state
         self.value = _array(raw, dtype, shape, "F" if is_fortran else "C")
 
 
-def _array(raw, dtype: _DType, shape, order: str) -> np.ndarray:
+def _array(
+    raw: bytes, dtype: _DType, shape: tuple[int, ...], order: Literal["C", "F"]
+) -> np.ndarray:
     return np.frombuffer(raw, dtype.numpy()).reshape(shape, order=order)
 
 
-def _reconstruct(*_) -> _Array:
+def _reconstruct(*_: Any) -> _Array:
     return _Array()
 
 
-def _from_buffer(raw, dtype, shape, order, *_) -> _Array:
+def _from_buffer(
+    raw: bytes, dtype: _DType, shape: tuple[int, ...], order: Literal["C", "F"], *_: Any
+) -> _Array:
     array = _Array()
     array.value = _array(raw, dtype, shape, order)
     return array
 
 
-def _encode(text: str, *_) -> bytes:
+def _encode(text: str, *_: Any) -> bytes:
     return text.encode("latin1")  # how old protocols write bytes
 
 
@@ -80,7 +84,7 @@ _STAND_INS = {
 
 
 class _DataUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str):
+    def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _STAND_INS:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is no data")
         return _STAND_INS[module, name]

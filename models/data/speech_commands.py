@@ -2,6 +2,8 @@
 
 import os
 import pathlib
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -40,15 +42,14 @@ def speech_commands(data_dir: str | os.PathLike | None = None, seed: int = 0) ->
         arrays = _features(folder, np.random.default_rng(seed))
         try:
             with replaced_atomically(cache) as partial, open(partial, "wb") as file:
-                np.savez(file, **arrays)
+                np.savez(file, **dict[str, Any](arrays))
         except OSError:
             pass  # a folder that cannot be written to is no reason to stop
     else:
         arrays = read_arrays(cache, "remove it, and it is made anew")
-    parts = [Split(arrays[f"x_{p}"], arrays[f"y_{p}"]) for p in _PARTS]
-    train = parts[0].x
-    scaling = Scaling(float(train.mean()), float(2 * train.std() or 1))
-    return Dataset("speech_commands", *parts, class_names=CLASSES, scaling=scaling)
+    train, validation, test = (Split(arrays[f"x_{p}"], arrays[f"y_{p}"]) for p in _PARTS)
+    scaling = Scaling(float(train.x.mean()), float(2 * train.x.std() or 1))
+    return Dataset("speech_commands", train, validation, test, CLASSES, scaling)
 
 
 def features(waves: tf.Tensor) -> tf.Tensor:
@@ -68,8 +69,8 @@ def _features(folder: pathlib.Path, rng: np.random.Generator) -> dict[str, np.nd
         "validation": set((folder / "validation_list.txt").read_text().split()),
         "test": set((folder / "testing_list.txt").read_text().split()),
     }
-    known = {p: [] for p in _PARTS}
-    unknown = {p: [] for p in _PARTS}
+    known: dict[str, list[tuple[str, int]]] = {p: [] for p in _PARTS}
+    unknown: dict[str, list[tuple[str, int]]] = {p: [] for p in _PARTS}
     for word in sorted(d for d in folder.iterdir() if d.is_dir() and d.name[0] != "_"):
         for file in sorted(word.glob("*.wav")):
             name = f"{word.name}/{file.name}"
@@ -93,7 +94,7 @@ def _features(folder: pathlib.Path, rng: np.random.Generator) -> dict[str, np.nd
     return arrays
 
 
-def _in_batches(waves, size: int = 256) -> np.ndarray:
+def _in_batches(waves: Iterable[np.ndarray], size: int = 256) -> np.ndarray:
     done, batch = [np.zeros((0, 49, 10, 1), np.float32)], []
     for wave in waves:
         batch.append(wave)

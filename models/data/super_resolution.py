@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -39,14 +40,11 @@ def super_resolution(
     files = np.asarray(image_files(found))
     train, validation = split_off(Split(files, files), 0.1, seed)
     rng = np.random.default_rng(seed)
-    parts = [_patches(part.x, patch, patches_an_image, rng) for part in (train, validation)]
     tested = image_files(folder / "set5") if (folder / "set5").is_dir() else validation.x
-    return Dataset(
-        "super_resolution",
-        *parts,
-        _patches(tested, patch, patches_an_image, rng),
-        target_scaling=Scaling(),
+    first, second, third = (
+        _patches(part, patch, patches_an_image, rng) for part in (train.x, validation.x, tested)
     )
+    return Dataset("super_resolution", first, second, third, target_scaling=Scaling())
 
 
 def image_files(folder: pathlib.Path) -> list[str]:
@@ -107,7 +105,9 @@ def psnr(actual: np.ndarray, expected: np.ndarray, border: int = SCALE) -> float
     return float("inf") if error == 0 else float(10 * np.log10(255.0**2 / error))
 
 
-def enlarge_by_tiles(run, small: np.ndarray, tile: int = 64, margin: int = 12) -> np.ndarray:
+def enlarge_by_tiles(
+    run: Callable[[np.ndarray], np.ndarray], small: np.ndarray, tile: int = 64, margin: int = 12
+) -> np.ndarray:
     """Enlarges an image of any size with a network of fixed size, tile by tile.
 
     Tiles overlap by `margin` on each side, more than the network looks around a pixel, so that
@@ -150,7 +150,7 @@ def _begins(extent: int, tile: int, margin: int) -> list[int]:
     return sorted({*range(0, extent - tile, step), extent - tile})
 
 
-def _patches(files, patch: int, count: int, rng: np.random.Generator) -> Split:
+def _patches(files: Iterable[str], patch: int, count: int, rng: np.random.Generator) -> Split:
     small, large = [], []
     for path in files:
         x, y = read_pair(path)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import udc_tf
 from udc_tf.cli import commands, training_steps
 from udc_tf.cli.image_sets import score_sets
 from udc_tf.cli.options import Options, resolve
@@ -211,6 +212,9 @@ class TestOwnModel:
 
 
 class TestHelp:
+    def test_the_version_is_that_of_the_package(self):
+        assert _run("udc-export", "--version") == (0, f"udc-export {udc_tf.__version__}")
+
     def test_lists_flags_and_recipes(self):
         code, said = _run("udc", "--help")
         assert code == 0 and "--flash" in said and "keyword_spotting" in said

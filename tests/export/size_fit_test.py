@@ -68,10 +68,11 @@ class TestFeatures:
         model = networks.resnet(filters=(32, 32, 32, 64))
         search = udc_tf.make_searchable(model, "ethos_u55", target)
         bound, decisions = search.problem.bound[0], search.problem.plan.decisions
+        flash = target.cost.bind(search.problem.plan)
         rng = np.random.default_rng(0)
         for _ in range(20):
             chosen = np.array([rng.integers(len(d.options)) for d in decisions])
-            row = Measurement((), *size_fit._features(bound, chosen), 0, 0)
+            row = Measurement((), *size_fit._features(flash, chosen), 0, 0)
             cost = bound.cost(bound.maps.counts(bound.maps.one_hot(chosen)))
             assert row.predicted(truth) == pytest.approx(float(cost), rel=1e-5)
 
@@ -87,8 +88,8 @@ class TestMeasure:
         space = udc_tf.SearchSpace(sparsities=(0.01, nonzeros))
         search = udc_tf.make_searchable(model, space, target)
         chosen, rng = np.array([1]), np.random.default_rng(0)
-        bound = search.problem.bound[0]
-        row = size_fit._measure(search, bound, chosen, target.accelerator, rng)
+        flash = target.cost.bind(search.problem.plan)
+        row = size_fit._measure(search, flash, chosen, target.accelerator, rng)
         assert row.predicted(only_weights) == pytest.approx(row.weight_bytes, rel=0.05)
 
 

@@ -255,6 +255,20 @@ class TestSubclassedModels:
         with pytest.raises(ValueError, match="nowhere"):
             udc_tf.make_searchable(network, target=_ROOMY)
 
+    def test_a_depthwise_layer_that_reads_two_groups(self):
+        class Wrong(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.a = udc_tf.UDCDepthwiseConv2D(3, bits=(1, 8), input_group=["one", "two"])
+
+            def call(self, x):
+                return self.a(x)
+
+        network = Wrong()
+        network(np.zeros((1, 4, 4, 3), "float32"))
+        with pytest.raises(ValueError, match=r"reads one group. Received: \['one', 'two'\]"):
+            udc_tf.make_searchable(network, target=_ROOMY)
+
 
 class TestBadInput:
     def test_budget_below_the_smallest(self):

@@ -12,6 +12,7 @@ from udc_tf.cli.usage import UsageError
 from udc_tf.cli.workdir import WorkDir
 from udc_tf.files import DamagedFileError
 from udc_tf.finetune.step import check_teacher
+from udc_tf.models.data import Dataset, FileDataset
 from udc_tf.saved_models import load_model
 from udc_tf.training.training_data import fits_shape
 
@@ -48,7 +49,7 @@ def check_runs(runs: Mapping[str, Run], work: WorkDir, steps: Sequence[str]) -> 
             logging.set_verbosity(verbosity)
 
 
-def check_outputs(run: Run, network: keras.Model, data) -> None:
+def check_outputs(run: Run, network: keras.Model, data: Dataset | FileDataset) -> None:
     """Whether the network gives what the task's loss compares with the data."""
     if len(network.outputs) != 1:
         raise UsageError(f"The network must have one output. Received: {len(network.outputs)}")

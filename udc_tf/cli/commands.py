@@ -16,10 +16,11 @@ from absl import flags
 from udc_tf.cli.checks import check_runs
 from udc_tf.cli.flags import help_text, make_flags, options_of
 from udc_tf.cli.options import Options, Run, front_runs, resolve
-from udc_tf.cli.usage import UsageError
+from udc_tf.cli.usage import Say, UsageError
 from udc_tf.cli.workdir import STEPS, WorkDir
 from udc_tf.files import first_line
 from udc_tf.training.workers import Workers, leave
+from udc_tf.version import __version__
 
 _ABOUT = {
     "udc": "Searches, finetunes, exports, verifies and reports, into --workdir.",
@@ -51,7 +52,7 @@ def udc_export() -> None:
     leave(main("udc-export", sys.argv))
 
 
-def main(command: str, argv: Sequence[str], say=print) -> int:
+def main(command: str, argv: Sequence[str], say: Say = print) -> int:
     """Runs a command; returns its exit code.
 
     Mistakes of the user end in one line on standard error and exit code 2, failures of a step in
@@ -64,6 +65,9 @@ def main(command: str, argv: Sequence[str], say=print) -> int:
         return _fail(command, f"{error} (--help shows all flags)", 2)
     if values["help"].value:
         say(f"{command}: {_ABOUT[command]}\n\n{help_text(values)}")
+        return 0
+    if values["version"].value:
+        say(f"{command} {__version__}")
         return 0
     if values["helpfull"].value:
         say(f"{command}: {_ABOUT[command]}\n{values.get_help()}")
@@ -98,7 +102,7 @@ def _explain(error: Exception) -> str:
     return f"{first_line(error)} (--traceback shows where)"
 
 
-def _run(command: str, values: flags.FlagValues, line: str, say) -> int:
+def _run(command: str, values: flags.FlagValues, line: str, say: Say) -> int:
     options = options_of(values)
     if values["dry_run"].value:
         from udc_tf.cli.dry_run import dry_run
@@ -171,14 +175,22 @@ def _runs(options: Options, model_stored_in: str | None = None) -> dict[str, Run
     return {n: dataclasses.replace(r, model_stored_in=model_stored_in) for n, r in runs.items()}
 
 
-def _step(step: str, run: Run, work: WorkDir, line: str, say, workers: Workers) -> None:
+def _step(step: str, run: Run, work: WorkDir, line: str, say: Say, workers: Workers) -> None:
     if workers.is_chief:
         work.begin(step, run.sections(), run.options.given(), line)
     workers.wait()
     _STEP[step](run, work, say, workers)
 
 
-def _run_front(runs, top: WorkDir, steps, options, line, say, workers: Workers) -> int:
+def _run_front(
+    runs: Mapping[str, Run],
+    top: WorkDir,
+    steps: Sequence[str],
+    options: Options,
+    line: str,
+    say: Say,
+    workers: Workers,
+) -> int:
     """Each budget in a folder of its own, which is a work directory like any other."""
     from udc_tf.cli.front_run import front_sections
 
@@ -201,7 +213,15 @@ def _run_front(runs, top: WorkDir, steps, options, line, say, workers: Workers) 
     return 0
 
 
-def _run_parts(runs, top: WorkDir, parts, steps, line, say, workers: Workers) -> None:
+def _run_parts(
+    runs: Mapping[str, Run],
+    top: WorkDir,
+    parts: Mapping[str, WorkDir],
+    steps: Sequence[str],
+    line: str,
+    say: Say,
+    workers: Workers,
+) -> None:
     from udc_tf.cli.front_run import search_front
 
     workers.wait()
@@ -217,13 +237,13 @@ def _run_parts(runs, top: WorkDir, parts, steps, line, say, workers: Workers) ->
             search_front(runs, top, parts, say, workers)
 
 
-def _search(run: Run, work: WorkDir, say, workers: Workers) -> None:
+def _search(run: Run, work: WorkDir, say: Say, workers: Workers) -> None:
     from udc_tf.cli.training_steps import run_search
 
     say(run_search(run, work, say, workers).table())
 
 
-def _finetune(run: Run, work: WorkDir, say, workers: Workers) -> None:
+def _finetune(run: Run, work: WorkDir, say: Say, workers: Workers) -> None:
     from udc_tf.cli.tasks import task_of
     from udc_tf.cli.training_steps import run_finetune
 
@@ -237,7 +257,7 @@ def _finetune(run: Run, work: WorkDir, say, workers: Workers) -> None:
         say(f"finetune: {name}, {row['psnr']:.2f} dB on Y, bicubic {row['bicubic']:.2f}")
 
 
-def _export(run: Run, work: WorkDir, say, workers: Workers) -> None:
+def _export(run: Run, work: WorkDir, say: Say, workers: Workers) -> None:
     from udc_tf.cli.exporting import run_export
 
     if workers.is_chief:
@@ -247,7 +267,7 @@ def _export(run: Run, work: WorkDir, say, workers: Workers) -> None:
 _STEP = {"search": _search, "finetune": _finetune, "export": _export}
 
 
-def _report(work: WorkDir, say) -> None:
+def _report(work: WorkDir, say: Say) -> None:
     try:
         from udc_tf.report.page import write_report
     except ImportError as error:
@@ -256,7 +276,7 @@ def _report(work: WorkDir, say) -> None:
     say(f"report: {write_report(work.path)}")
 
 
-def _report_front(top: WorkDir, names: tuple[str, ...], say) -> None:
+def _report_front(top: WorkDir, names: tuple[str, ...], say: Say) -> None:
     try:
         from udc_tf.report.front_page import write_front
     except ImportError:

@@ -5,6 +5,8 @@ import itertools
 import math
 import statistics
 import time
+from collections.abc import Iterable
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,13 +14,16 @@ import numpy as np
 from udc_tf.cli.checks import check_outputs
 from udc_tf.cli.options import Run, steps_per_epoch
 from udc_tf.cli.training_steps import make_search
-from udc_tf.models.data import DataError
+from udc_tf.cli.usage import Say
+from udc_tf.cost.priced_network import Decision
+from udc_tf.models.data import DataError, Dataset, FileDataset
+from udc_tf.search.model import SearchModel
 
 _TIMED_STEPS = 3
 _LARGEST_BATCH = 32  # an ImageNet network's own batches would take minutes and gigabytes
 
 
-def dry_run(run: Run, say=print, timed: bool = True) -> None:
+def dry_run(run: Run, say: Say = print, timed: bool = True) -> None:
     """Prints the plan of a run."""
     data = _data_or_stand_in(run, say)
     model = run.build_model(data.input_shape, data.classes)
@@ -42,7 +47,7 @@ def dry_run(run: Run, say=print, timed: bool = True) -> None:
         _say_time(run, search, data, say)
 
 
-def _describe(decision) -> str:
+def _describe(decision: Decision) -> str:
     options = [round(o, 2) for o in decision.options]
     if len(options) > 6:
         # Fractions that make whole channels differ a little from layer to layer.
@@ -50,7 +55,7 @@ def _describe(decision) -> str:
     return f"{decision.kind}: {', '.join(f'{o:g}' for o in options)}"
 
 
-def _counted(texts) -> dict[str, int]:
+def _counted(texts: Iterable[str]) -> dict[str, int]:
     return dict(collections.Counter(texts))
 
 
@@ -63,7 +68,7 @@ class _StandIn:
         self.train = range(50_000)
 
 
-def _data_or_stand_in(run: Run, say):
+def _data_or_stand_in(run: Run, say: Say) -> Dataset | FileDataset | _StandIn:
     try:
         data = run.load_data(download=False)
         say(f"data: {data.describe()}")
@@ -75,7 +80,9 @@ def _data_or_stand_in(run: Run, say):
         return _StandIn(run)
 
 
-def _say_time(run: Run, search, data, say) -> None:
+def _say_time(
+    run: Run, search: SearchModel, data: Dataset | FileDataset | _StandIn, say: Say
+) -> None:
     batch = min(run.recipe.batch_size, _LARGEST_BATCH)
     count = batch * (1 + _TIMED_STEPS)
     shape = () if run.recipe.task == "classification" else search.network.output_shape[1:]
@@ -97,11 +104,11 @@ def _say_time(run: Run, search, data, say) -> None:
 class _Clock(keras.callbacks.Callback):
     """Times all steps but the first, which traces."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self._ends: list[float] = []
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._ends.append(time.perf_counter())
 
     def seconds_per_step(self) -> float:

@@ -3,6 +3,7 @@
 import pathlib
 import shutil
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -18,12 +19,14 @@ from udc_tf.cli.training_steps import (
     recover,
     save_network,
 )
-from udc_tf.cli.usage import UsageError
+from udc_tf.cli.usage import Say, UsageError
 from udc_tf.cli.workdir import WorkDir
 from udc_tf.export import manifest, tflite_file
 from udc_tf.export.errors import MismatchError
 from udc_tf.export.integer_network import Quantization
+from udc_tf.export.pipeline import ExportResult
 from udc_tf.export.runners import RunnerUnavailableError, make_runner
+from udc_tf.models.data import Dataset, FileDataset
 from udc_tf.report.readers import read_probabilities
 
 _DONE = "manifest.json"
@@ -31,7 +34,7 @@ _UNSEEN = 2.0  # times what export allowed on calibration inputs, for examples i
 _TIES = 0.1  # of the examples: their class may change where outputs of two are close
 
 
-def run_export(run: Run, work: WorkDir, say=print) -> dict[str, Any]:
+def run_export(run: Run, work: WorkDir, say: Say = print) -> dict[str, Any]:
     """Exports and verifies, or reads what an earlier run did."""
     if not work.network.exists():
         raise UsageError(f"{work.path} has no finetuned network yet: run udc-finetune there first.")
@@ -89,7 +92,9 @@ def _probabilities(work: WorkDir) -> dict[str, dict[float, float]] | None:
     return {name: dict(zip(options, pi, strict=True)) for name, (options, pi) in kept.items()}
 
 
-def _keep_tightened(run: Run, work: WorkDir, tightened: keras.Model, data, say) -> dict[str, Any]:
+def _keep_tightened(
+    run: Run, work: WorkDir, tightened: keras.Model, data: Dataset | FileDataset, say: Say
+) -> dict[str, Any]:
     """The scores of the network that went into flash, which is kept until the step is done.
 
     Not in the place of the finetuned one: an export that is interrupted begins with that again.
@@ -111,7 +116,9 @@ def _tightened(work: WorkDir) -> pathlib.Path:
     return work.network.with_name(".tightened.keras")
 
 
-def verify(run: Run, result, tiny: keras.Model, data, say=print) -> list[dict[str, Any]]:
+def verify(
+    run: Run, result: ExportResult, tiny: keras.Model, data: Dataset | FileDataset, say: Say = print
+) -> list[dict[str, Any]]:
     """Runs test examples everywhere and compares: TFLM is the reference."""
     file = tflite_file.read(result.tflite_path)
     into, out = (Quantization.of_tensor(file.tensors[i[0]]) for i in (file.inputs, file.outputs))
@@ -155,7 +162,13 @@ def verify(run: Run, result, tiny: keras.Model, data, say=print) -> list[dict[st
     return rows
 
 
-def _require_agreement(run: Run, result, rows, actual: np.ndarray, expected: np.ndarray) -> None:
+def _require_agreement(
+    run: Run,
+    result: ExportResult,
+    rows: Sequence[Mapping[str, Any]],
+    actual: np.ndarray,
+    expected: np.ndarray,
+) -> None:
     """Raises a `MismatchError` if the last row's runner is far from the Keras model."""
     ours, theirs, examples = rows[-1]["score"], rows[0]["score"], rows[-1]["examples"]
     step = result.manifest["outputs"][0]["scale"]

@@ -52,6 +52,7 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_bool("dry_run", False, plan, flag_values=values)
     flags.DEFINE_bool("traceback", False, "Show where an error came from.", flag_values=values)
     flags.DEFINE_bool("help", False, "Show this.", short_name="h", flag_values=values)
+    flags.DEFINE_bool("version", False, "Show the version.", flag_values=values)
     flags.DEFINE_bool("helpfull", False, "Show all flags, as absl does.", flag_values=values)
     return values
 
@@ -66,7 +67,8 @@ def help_text(values: flags.FlagValues) -> str:
     for name in [*(o[0] for o in _OPTIONS), "workdir", "dry_run", "traceback"]:
         lines.append(f"  --{name:<16} {values[name].help}")
     lines.append(f"  --{'flagfile':<16} Read more flags from a file, one per line.")
-    lines.append(f"  --{'helpfull':<16} {values['helpfull'].help}")
+    for name in ("version", "helpfull"):
+        lines.append(f"  --{name:<16} {values[name].help}")
     lines += ["", "Recipes:", *(f"  {r.name:<26} {r.about}" for r in RECIPES.values())]
     lines += ["", "Data sets, beside an .npz or a folder of your own:"]
     return "\n".join(lines + [f"  {name:<26} {about}" for name, about in ABOUT.items()])

@@ -11,6 +11,7 @@ from udc_tf.cli.training_steps import (
     make_search,
     train_search,
 )
+from udc_tf.cli.usage import Say, UsageError
 from udc_tf.cli.workdir import WorkDir
 from udc_tf.files import replaced_atomically
 from udc_tf.search.front import set_out_for_all, shared_epochs
@@ -24,14 +25,20 @@ def front_sections(runs: Mapping[str, Run]) -> dict[str, dict[str, Any]]:
     return {**sections[0], "search": {**sections[0]["search"], "flash": budgets}}
 
 
+def _flash(run: Run) -> int:
+    if run.flash_target is None:
+        raise UsageError("A front is of several --flash budgets. Received: none")
+    return run.flash_target.budget
+
+
 def search_front(
-    runs: Mapping[str, Run], top: WorkDir, parts: Mapping[str, WorkDir], say, workers: Workers
+    runs: Mapping[str, Run], top: WorkDir, parts: Mapping[str, WorkDir], say: Say, workers: Workers
 ) -> None:
     """Searches for all budgets that have no architecture yet; their folders are in `parts`."""
     if all(part.architecture.exists() for part in parts.values()):
         say("search: done before, for all budgets")
         return
-    middle = sorted(runs.values(), key=lambda run: run.flash_target.budget)[len(runs) // 2]
+    middle = sorted(runs.values(), key=_flash)[len(runs) // 2]
     data = middle.load_data()
     say(f"search: {data.describe()}")
     # One size model for all, fitted near the middle of them; export checks what is compiled.

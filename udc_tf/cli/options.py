@@ -15,8 +15,10 @@ from udc_tf.cost.targets import Flash, Macs, Target
 from udc_tf.export.runners import RUNNERS
 from udc_tf.finetune.stages import Stages
 from udc_tf.models import data, recipes
+from udc_tf.models.data import Dataset, FileDataset
 from udc_tf.models.recipes import Recipe
 from udc_tf.search.front import shared_epochs
+from udc_tf.search.space import SearchSpace
 
 _SIZE_COMPILES = 8  # enough for a few coefficients; each takes some seconds
 
@@ -83,7 +85,7 @@ class Options:
         >>> Options.wrong({"flash": "8KiB", "macs": 5, "seed": "x"})
         {'seed': 'x'}
         """
-        kinds = {f.name: f.type for f in dataclasses.fields(cls)}
+        kinds: dict[str, Any] = {f.name: f.type for f in dataclasses.fields(cls)}
 
         def fits(name: str, value: Any) -> bool:
             if isinstance(value, bool) and not isinstance(False, kinds[name]):
@@ -111,7 +113,7 @@ class Run:
     # The work directory that names the model, if the user did not in this call.
     model_stored_in: str | None = None
 
-    def load_data(self, download: bool = True) -> data.Dataset | data.FileDataset:
+    def load_data(self, download: bool = True) -> Dataset | FileDataset:
         """The data, read once for all steps of the run."""
         if "data" not in self.kept:
             self.kept["data"] = self._load_data(download)
@@ -122,7 +124,7 @@ class Run:
             self.kept["fingerprint"] = self.load_data().fingerprint()
         return self.kept["fingerprint"]
 
-    def _load_data(self, download: bool) -> data.Dataset | data.FileDataset:
+    def _load_data(self, download: bool) -> Dataset | FileDataset:
         if self.data is None:
             raise data.DataError(
                 f"--data is needed: one of {', '.join(data.NAMES)}, an .npz, or a folder with one "
@@ -253,7 +255,10 @@ def front_runs(options: Options) -> dict[str, Run]:
     for budget in options.budgets():
         run = resolve(dataclasses.replace(options, flash=budget))
         if options.warmup is None:
-            changes = {"warmup": 2 / 3, "search_epochs": max(2, run.recipe.search_epochs)}
+            changes: dict[str, Any] = {
+                "warmup": 2 / 3,
+                "search_epochs": max(2, run.recipe.search_epochs),
+            }
             run = resolve(dataclasses.replace(run.options, **changes))
         if shared_epochs(run.recipe.search.warmup, run.recipe.search_epochs) < 1:
             raise UsageError(
@@ -324,8 +329,8 @@ def _checked_flash(flash: str) -> str:
     return flash
 
 
-def _space(options: Options, recipe: Recipe):
-    changes = {}
+def _space(options: Options, recipe: Recipe) -> SearchSpace:
+    changes: dict[str, Any] = {}
     for kind, number in (
         ("widths", float),
         ("bits", int),
@@ -349,7 +354,7 @@ def _stages(options: Options, recipe: Recipe) -> Stages:
     return dataclasses.replace(recipe.stages, epochs=epochs[0] if len(epochs) == 1 else epochs)
 
 
-def _numbers(flag: str, text: str, number) -> tuple:
+def _numbers(flag: str, text: str, number: Callable[[str], Any]) -> tuple:
     try:
         return tuple(number(part) for part in text.split(","))
     except ValueError:

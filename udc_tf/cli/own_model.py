@@ -6,6 +6,8 @@ import inspect
 import os
 import sys
 import traceback
+from collections.abc import Callable
+from typing import Any
 
 import keras
 
@@ -64,12 +66,14 @@ def load_model(
     return model
 
 
-def _called(function, source: str, input_shape: tuple[int, ...], classes: int):
+def _called(
+    function: Callable[..., Any], source: str, input_shape: tuple[int, ...], classes: int
+) -> Any:
     given = {"input_shape": input_shape, "classes": classes}
     try:
-        accepted = inspect.signature(function).parameters.values()
+        accepted = [*inspect.signature(function).parameters.values()]
     except (TypeError, ValueError):
-        accepted = ()  # something built in, which does not tell
+        accepted = []  # something built in, which does not tell
     anything = any(p.kind is p.VAR_KEYWORD for p in accepted)
     given = {k: v for k, v in given.items() if anything or k in {p.name for p in accepted}}
     others = [
@@ -99,14 +103,14 @@ def _saved(path: str) -> keras.Model:
         raise UsageError(str(error)) from error
 
 
-def _function(source: str):
+def _function(source: str) -> Callable[..., Any]:
     module_name, name = _parts(source)
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # a script of its own has only its own folder there
     return _imported(source, module_name, name)
 
 
-def _stored(source: str, folder: str | os.PathLike):
+def _stored(source: str, folder: str | os.PathLike) -> Callable[..., Any]:
     module_name, name = _parts(source)
     top, function = module_name.partition(".")[0], None
     if top == "udc_tf":
@@ -156,7 +160,7 @@ def _parts(source: str) -> tuple[str, str]:
     return module_name, name
 
 
-def _imported(source: str, module_name: str, name: str):
+def _imported(source: str, module_name: str, name: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # whatever is in the user's file

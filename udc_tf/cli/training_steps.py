@@ -4,10 +4,11 @@ import math
 import pathlib
 import sys
 import time
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 import numpy as np
+import tensorflow as tf
 from absl import logging
 
 import udc_tf
@@ -17,11 +18,12 @@ from udc_tf.cli.history import EpochLines
 from udc_tf.cli.image_sets import score_sets
 from udc_tf.cli.options import Run, steps_per_epoch
 from udc_tf.cli.tasks import task_of
-from udc_tf.cli.usage import UsageError
+from udc_tf.cli.usage import Say, UsageError
 from udc_tf.cli.workdir import WorkDir, write_json
 from udc_tf.cost.targets import Flash, Target
 from udc_tf.files import replaced_atomically
 from udc_tf.finetune.run import finetune
+from udc_tf.models.data import Dataset, FileDataset
 from udc_tf.saved_models import load_model
 from udc_tf.search.model import SearchModel
 from udc_tf.training.schedules import CosineOverRun
@@ -34,8 +36,15 @@ _SCORES = ("validation_score", "test_score")
 _VALIDATIONS = 10  # of a search: each measures the batch-norm statistics anew
 
 
+class HasInputs(Protocol):
+    """Data, or what stands in for them."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...]: ...
+
+
 def make_search(
-    run: Run, model: keras.Model, data, targets: list[Target] | None = None
+    run: Run, model: keras.Model, data: HasInputs, targets: list[Target] | None = None
 ) -> SearchModel:
     """The searchable model of a run and its network, compiled."""
     targets = targets or run.targets()
@@ -53,7 +62,9 @@ def make_search(
     return search
 
 
-def run_search(run: Run, work: WorkDir, say=print, workers: Workers = ALONE) -> udc_tf.Architecture:
+def run_search(
+    run: Run, work: WorkDir, say: Say = print, workers: Workers = ALONE
+) -> udc_tf.Architecture:
     """Searches, or reads what an earlier search found."""
     if work.architecture.exists():
         found = load_architecture(work)
@@ -74,8 +85,8 @@ def train_search(
     search: SearchModel,
     run: Run,
     work: WorkDir,
-    data,
-    say,
+    data: Dataset | FileDataset,
+    say: Say,
     workers: Workers,
     until: int | None = None,
     begin_from: WorkDir | None = None,
@@ -131,7 +142,7 @@ def keep_architecture(
 
 
 def fitted_targets(
-    run: Run, work: WorkDir, model: keras.Model, say, workers: Workers = ALONE
+    run: Run, work: WorkDir, model: keras.Model, say: Say, workers: Workers = ALONE
 ) -> list[Target]:
     """The targets, flash with a size model that fits what Vela writes for this network."""
     flash = run.flash_target
@@ -157,7 +168,7 @@ def fitted_targets(
     return [fitted, *(t for t in run.targets() if not isinstance(t, Flash))]
 
 
-def run_finetune(run: Run, work: WorkDir, say=print, workers: Workers = ALONE) -> None:
+def run_finetune(run: Run, work: WorkDir, say: Say = print, workers: Workers = ALONE) -> None:
     """Finetunes, unless an earlier run did."""
     if not work.architecture.exists():
         raise UsageError(f"{work.path} has no architecture yet: run udc-search there first.")
@@ -204,7 +215,7 @@ def run_finetune(run: Run, work: WorkDir, say=print, workers: Workers = ALONE) -
     save_network(tiny, work.network)
 
 
-def _measure_again(run: Run, work: WorkDir, say, workers: Workers) -> None:
+def _measure_again(run: Run, work: WorkDir, say: Say, workers: Workers) -> None:
     """The scores of a finetuned network whose results are lost."""
     results = work.read_results()
     if workers.is_chief and not all(isinstance(results.get(n), float) for n in _SCORES):
@@ -213,7 +224,7 @@ def _measure_again(run: Run, work: WorkDir, say, workers: Workers) -> None:
         work.add_results(**_scores(run, load_network(work), data))
 
 
-def _scores(run: Run, network: keras.Model, data) -> dict[str, Any]:
+def _scores(run: Run, network: keras.Model, data: Dataset | FileDataset) -> dict[str, Any]:
     return {
         "metric": task_of(run.recipe.task).metric,
         "examples": {part: len(data.part(part)) for part in ("train", "validation", "test")},
@@ -221,7 +232,7 @@ def _scores(run: Run, network: keras.Model, data) -> dict[str, Any]:
     }
 
 
-def recover(run: Run, network: keras.Model, data, say=print) -> None:
+def recover(run: Run, network: keras.Model, data: Dataset | FileDataset, say: Say = print) -> None:
     """Two more epochs for a network that export made smaller."""
     recipe, task = run.recipe, task_of(run.recipe.task)
     say("export: a little over the budget; tightened, and finetuned for two epochs more")
@@ -242,7 +253,7 @@ def save_network(network: keras.Model, path: pathlib.Path) -> None:
         network.save(partial, include_optimizer=False)
 
 
-def evaluate_parts(run: Run, network: keras.Model, data) -> dict[str, Any]:
+def evaluate_parts(run: Run, network: keras.Model, data: Dataset | FileDataset) -> dict[str, Any]:
     """The task's metric on the validation and the test part, and on whole images."""
     scores: dict[str, Any] = {
         f"{part}_score": evaluate(run, network, data.batches(part, run.recipe.batch_size))
@@ -262,7 +273,7 @@ def load_architecture(work: WorkDir) -> udc_tf.Architecture:
     return udc_tf.Architecture.load(work.architecture, remedy)
 
 
-def evaluate(run: Run, model: keras.Model, batches) -> float:
+def evaluate(run: Run, model: keras.Model, batches: tf.data.Dataset) -> float:
     """The task's metric of a model on batches."""
     task = task_of(run.recipe.task)
     # A name of its own: Keras would number it, and the number would be saved with the network.
@@ -292,10 +303,10 @@ def _verbosity(workers: Workers) -> int:
     return 1 if sys.stdout.isatty() and workers.is_chief else 0
 
 
-def _lines(step: str, epochs: int, say) -> list[keras.callbacks.Callback]:
+def _lines(step: str, epochs: int, say: Say) -> list[keras.callbacks.Callback]:
     return [] if sys.stdout.isatty() else [EpochLines(step, epochs, say)]
 
 
-def calibration_inputs(data, count: int = 256) -> np.ndarray:
+def calibration_inputs(data: Dataset | FileDataset, count: int = 256) -> np.ndarray:
     """Inputs of the train part for export, spread over it."""
     return data.arrays("train", count)[0]

@@ -1,4 +1,8 @@
-"""Mistakes of the user, which end in one line."""
+"""How commands speak to the user: where their lines go, and mistakes, which end in one line."""
+
+from collections.abc import Callable
+
+Say = Callable[[str], object]  # takes a line: `print`, or nothing for workers beside the chief
 
 
 class UsageError(ValueError):

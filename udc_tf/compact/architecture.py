@@ -149,7 +149,7 @@ class Architecture:
             "model": self.source,
         }
         if self.weights is not None:
-            flat = {
+            flat: dict[str, Any] = {
                 f"{layer}\n{name}": value
                 for layer, values in self.weights.items()
                 for name, value in values.items()
@@ -208,18 +208,20 @@ def limited_weights(limit: int) -> Iterator[None]:
     """Refuses layers whose weights would be more than `limit` in all, before they are made."""
     made, add_weight = 0, keras.layers.Layer.add_weight
 
-    def counted(self, shape=None, *args, **kwargs):
+    def counted(
+        self: keras.layers.Layer, shape: Any = None, *args: Any, **kwargs: Any
+    ) -> keras.Variable:
         nonlocal made
         made += math.prod(tuple(shape) if np.iterable(shape) else (shape or 1,))
         if made > limit:
             raise ValueError(f"a network of more than {limit} weights")
         return add_weight(self, shape, *args, **kwargs)
 
-    keras.layers.Layer.add_weight = counted
+    keras.layers.Layer.add_weight = counted  # type: ignore[method-assign]
     try:
         yield
     finally:
-        keras.layers.Layer.add_weight = add_weight
+        keras.layers.Layer.add_weight = add_weight  # type: ignore[method-assign]
 
 
 def _load_weights(path: Path, remedy: str) -> dict[str, dict[str, np.ndarray]]:
@@ -273,7 +275,7 @@ def get_layer_weights(model: keras.Model) -> dict[str, dict[str, np.ndarray]]:
     }
 
 
-def set_layer_weights(model: keras.Model, weights) -> None:
+def set_layer_weights(model: keras.Model, weights: Mapping[str, Mapping[str, np.ndarray]]) -> None:
     """The counterpart of `get_layer_weights`.
 
     Raises:

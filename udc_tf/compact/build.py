@@ -6,7 +6,8 @@ tensor, and carries the weights over. Wherever the int8 network rounds a tensor 
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import keras
 import numpy as np
@@ -88,7 +89,7 @@ class Compactor:
 
     def __init__(self, graph: Graph, groups: ChannelGroups, configuration: Configuration):
         self._graph, self._groups, self._configuration = graph, groups, configuration
-        self._made: dict[object, keras.Operation] = {}
+        self._made: dict[object, Any] = {}  # layers, and operations of keras.ops
         self._slices: dict[str, tuple[keras.layers.Layer, Slices]] = {}
         self._points = quantization_points(
             graph,
@@ -107,7 +108,7 @@ class Compactor:
         """Original name -> (compact layer, what it takes of the original's weights)."""
         return self._slices
 
-    def _convert(self, node: Node):
+    def _convert(self, node: Node) -> Callable[..., Any] | None:
         if not self._configuration.keeps(node.gates):
             return None
         if isinstance(node.layer, Mix):
@@ -117,7 +118,7 @@ class Compactor:
             self._made[id(node.layer)] = self._make(node)
         layer = self._made[id(node.layer)]
 
-        def call(*args, **kwargs):
+        def call(*args: Any, **kwargs: Any) -> Any:
             args, kwargs = self._quantize_inputs(node, args, kwargs)
             outputs = layer(*args, **kwargs)
             if node.output.id in self._points.split:
@@ -135,15 +136,17 @@ class Compactor:
             self._quantizers[point.name] = point.make()
         return self._quantizers[point.name]
 
-    def _quantize(self, ref, tensor):
+    def _quantize(self, ref: TensorRef, tensor: Any) -> Any:
         point = self._points.tensors.get(ref.id)
         return tensor if point is None else self._quantizer(point)(tensor)
 
-    def _quantize_inputs(self, node: Node, args, kwargs):
+    def _quantize_inputs(
+        self, node: Node, args: tuple, kwargs: dict[str, Any]
+    ) -> tuple[tuple, dict[str, Any]]:
         """Rounds those arguments that are inputs of the model, each once for all its consumers."""
         inputs = {ref.id for ref in keras.tree.flatten(self._graph.inputs)}
 
-        def rounded(ref, value):
+        def rounded(ref: Any, value: Any) -> Any:
             if not isinstance(ref, TensorRef) or ref.id not in inputs:
                 return value
             if ref.id not in self._quantized_inputs:
@@ -160,7 +163,7 @@ class Compactor:
             self._made[key] = keras.layers.Activation(node.layer.activation, name=name)
         return self._made[key]
 
-    def _make(self, node: Node):
+    def _make(self, node: Node) -> keras.Operation:
         kind = kernel_kind(node.layer)
         slices = self._slice(node)
         if kind is not None:
@@ -172,7 +175,7 @@ class Compactor:
         self._slices[node.name] = (made, slices)
         return made
 
-    def _make_kernel_layer(self, node, kind, slices):
+    def _make_kernel_layer(self, node: Node, kind: str, slices: Slices) -> CompactKernel:
         choice = self._configuration.layers.get(node.name, LayerChoice())
         config = conversion.kernel_config(node.layer, node.name)
         if "filters" in config:
@@ -186,7 +189,7 @@ class Compactor:
         return _COMPACT[kind](**config, bits=choice.bits, nonzeros=choice.nonzeros)
 
     def _slice(self, node: Node) -> Slices:
-        def active(ref):
+        def active(ref: TensorRef) -> np.ndarray:
             return self._configuration.active(self._groups, self._groups.map_of(ref))
 
         window = None

@@ -91,7 +91,7 @@ def summary_bits(network: keras.Model, print_fn: Callable[[str], None] = print) 
     header = ["layer", "bits", "weights", "non-zeros", "distinct", "range", "beta", "step"]
     rows = [[*header, "bits/weight", "bytes"]]
     for s in summaries:
-        numbers = [s.bits, s.weights, s.nonzeros, s.distinct]
+        numbers: list[int | str] = [s.bits, s.weights, s.nonzeros, s.distinct]
         numbers += [f"{v:.3g}" for v in (s.range, s.beta, s.step)]
         rows.append([s.name, *map(str, numbers), f"{s.entropy:.2f}", str(s.predicted_bytes)])
     weights, total = sum(s.weights for s in summaries), sum(s.predicted_bytes for s in summaries)

@@ -23,7 +23,7 @@ class _Setting:
     bits: int
     nonzeros: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("width", "nonzeros"):
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or not 0 < value <= 1:

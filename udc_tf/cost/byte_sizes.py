@@ -17,13 +17,13 @@ def parse_bytes(size: str | int | float) -> int:
         number, unit = float(size), "B"
     else:
         match = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]+)\s*", str(size))
-        unit = match.group(2).upper() if match else ""
-        if unit not in _UNITS or match.group(1).count(".") > 1 or match.group(1) == ".":
+        digits, unit = (match.group(1), match.group(2).upper()) if match else ("", "")
+        if unit not in _UNITS or digits.count(".") > 1 or digits == ".":
             raise ValueError(
                 f"A size is a number with a unit (B, kB, KiB, MB, MiB), such as '32KiB'. Received: "
                 f"{size!r}"
             )
-        number = float(match.group(1))
+        number = float(digits)
     if not 1 <= number * _UNITS[unit] < 2**63:
         raise ValueError(f"A size must be at least one byte, and finite. Received: {size!r}")
     return int(number * _UNITS[unit])

@@ -17,10 +17,12 @@ import numpy as np
 import tensorflow as tf
 
 from udc_tf.cost.padding import padded_fan_in, round_up
-from udc_tf.cost.priced_network import Plan, PricedLayer
+from udc_tf.cost.priced_network import FixedPart, Plan, PricedLayer
 from udc_tf.graph.channel_groups import ChannelMap
 
 Array = Any  # a numpy array, or a TensorFlow tensor of the same shape
+# A constant, and for each decision that counts what each of its options adds.
+_Linear = tuple[float, list[tuple[int, list[float]]]]
 
 
 def binary_entropy(fraction: float) -> float:
@@ -119,9 +121,8 @@ class CountMaps:
         self._hard = _SideBySide(maps)
         pruned = [self._matrix(layers, self._by_sparsity(_is(s))) for s in self.sparsities]
         if pruned:
-            maps["pruned"] = tuple(
-                np.concatenate(part, axis=-1) for part in zip(*pruned, strict=True)
-            )
+            matrices, constants = zip(*pruned, strict=True)
+            maps["pruned"] = np.concatenate(matrices, axis=-1), np.concatenate(constants, axis=-1)
         self._soft = _SideBySide(maps)
 
     def counts(self, z: Array) -> Counts:
@@ -148,7 +149,7 @@ class CountMaps:
         return z.reshape(*chosen.shape[:-1], -1)
 
     # Each of these gives (constant, [(decision, values of its options), ...]) for one layer.
-    def _channels(self, channels: ChannelMap):
+    def _channels(self, channels: ChannelMap) -> _Linear:
         constant, terms = 0.0, []
         for g in np.unique(channels.group):
             index = channels.index[channels.group == g]
@@ -164,25 +165,32 @@ class CountMaps:
                 terms.append((decision, active))
         return constant, terms
 
-    def _inputs(self, layer):
+    def _inputs(self, layer: PricedLayer) -> _Linear:
         return (1.0, []) if layer.inputs is None else self._channels(layer.inputs)
 
-    def _per_option(self, kind, layer, options, values, unsearched):
+    def _per_option(
+        self,
+        kind: str,
+        layer: PricedLayer,
+        options: tuple | None,
+        values: list[float],
+        unsearched: float,
+    ) -> _Linear:
         if options is None:
             return unsearched, []
         decision = self.plan.decision_index(kind, layer.name)
         return (values[0], []) if decision is None else (0.0, [(decision, values)])
 
-    def _taps(self, layer):
+    def _taps(self, layer: PricedLayer) -> _Linear:
         kernels = layer.options.kernels
         values = [float(k * k) for k in kernels or ()]
         return self._per_option("kernel", layer, kernels, values, float(layer.taps))
 
-    def _by_bits(self, table):
-        def value(bits):
+    def _by_bits(self, table: Mapping[int, float]) -> Callable[[PricedLayer], _Linear]:
+        def value(bits: int) -> float:
             return float(table.get(bits, bits))
 
-        def values(layer):
+        def values(layer: PricedLayer) -> _Linear:
             options = layer.options.bits
             searched = [value(b) for b in options or ()]
             unsearched = value(self._unsearched_bits)
@@ -190,15 +198,15 @@ class CountMaps:
 
         return values
 
-    def _by_sparsity(self, function):
-        def values(layer):
+    def _by_sparsity(self, function: Callable[[float], float]) -> Callable[[PricedLayer], _Linear]:
+        def values(layer: PricedLayer) -> _Linear:
             options = layer.options.sparsities
             searched = [function(s) for s in options or ()]
             return self._per_option("sparsity", layer, options, searched, function(1.0))
 
         return values
 
-    def _fan_in(self, layer):
+    def _fan_in(self, layer: PricedLayer) -> _Linear:
         """Exact where at most one width decision is behind the inputs."""
         if layer.inputs is None:
             return float(padded_fan_in(None, layer.taps)), []
@@ -214,14 +222,14 @@ class CountMaps:
         share = padded(round(widest)) / widest
         return fixed * share, [(d, [n * share for n in active]) for d, active in terms]
 
-    def _kernel_share(self, layer):
+    def _kernel_share(self, layer: PricedLayer) -> _Linear:
         kernels = layer.options.kernels
         inputs = None if layer.inputs is None else len(layer.inputs)
         sizes = [padded_fan_in(inputs, k * k, _is_image(layer)) for k in kernels or ()]
         full = padded_fan_in(inputs, layer.taps, _is_image(layer))
         return self._per_option("kernel", layer, kernels, [n / full for n in sizes], 1.0)
 
-    def _padded_outputs(self, layer):
+    def _padded_outputs(self, layer: PricedLayer) -> _Linear:
         fixed, terms = self._channels(layer.outputs)
         step = self._outputs_together
         if not terms:
@@ -231,15 +239,17 @@ class CountMaps:
         ((decision, active),) = terms
         return 0.0, [(decision, [float(round_up(round(fixed + n), step)) for n in active])]
 
-    def _gate_maps(self, name, items):
+    def _gate_maps(
+        self, name: str, items: Sequence[PricedLayer | FixedPart]
+    ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         depth = max((len(i.gates) for i in items), default=0)
         return {
             f"{name}/{level}": self._matrix(items, self._gate(level))
             for level in range(max(depth, 1))
         }
 
-    def _gate(self, level):
-        def gate(item):
+    def _gate(self, level: int) -> Callable[[PricedLayer | FixedPart], _Linear]:
+        def gate(item: PricedLayer | FixedPart) -> _Linear:
             if level >= len(item.gates):
                 return 1.0, []
             choice, branch = item.gates[level].choice, item.gates[level].branch
@@ -251,7 +261,9 @@ class CountMaps:
 
         return gate
 
-    def _matrix(self, items, linear_of):
+    def _matrix(
+        self, items: Sequence[Any], linear_of: Callable[[Any], _Linear]
+    ) -> tuple[np.ndarray, np.ndarray]:
         matrix = np.zeros((len(self.plan.decisions), self.options, len(items)), np.float32)
         constant = np.zeros(len(items), np.float32)
         for column, item in enumerate(items):
@@ -309,7 +321,7 @@ def _assemble(values: Mapping[str, Array]) -> Counts:
     return Counts(**plain, **product, bits=by_bits["bits"], by_bits=by_bits)
 
 
-def _is(value: float):
+def _is(value: float) -> Callable[[float], float]:
     return lambda s: float(np.float32(s) == value)
 
 

@@ -129,7 +129,7 @@ class FlashCost:
     accelerator: str = "ethos-u55-128"
     size_model: SizeModel = SizeModel()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.accelerator not in ACCELERATORS:
             raise ValueError(
                 f"`accelerator` must be one of {', '.join(ACCELERATORS)}. Received: "

@@ -6,7 +6,7 @@ by `register_target` so that what was saved with it loads again.
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from udc_tf.cost.byte_sizes import parse_bytes
 from udc_tf.cost.counts import CountMaps, Counts
@@ -20,7 +20,8 @@ from udc_tf.quantize.plain_numbers import is_number
 class BoundCost(Protocol):
     """A cost that knows the network."""
 
-    maps: CountMaps
+    @property
+    def maps(self) -> CountMaps: ...
 
     def cost(self, counts: Counts) -> Any:
         """The cost for counts of shape [..., layers]: [...]."""
@@ -29,13 +30,15 @@ class BoundCost(Protocol):
 class BoundTarget(BoundCost, Protocol):
     """A target that knows the network."""
 
-    budget: float
+    @property
+    def budget(self) -> float: ...
 
 
 class Target(Protocol):
     """A budget on some cost."""
 
-    budget: float
+    @property
+    def budget(self) -> float: ...
 
     def bind(self, plan: Plan) -> BoundTarget: ...
 
@@ -78,11 +81,20 @@ class Flash:
     32768
     """
 
-    budget: int | str
+    budget: int
     accelerator: str = "ethos-u55-128"
     size_model: SizeModel = dataclasses.field(default_factory=SizeModel)
 
-    def __post_init__(self):
+    if TYPE_CHECKING:  # what it takes is more than what it keeps
+
+        def __init__(
+            self,
+            budget: float | str,
+            accelerator: str = "ethos-u55-128",
+            size_model: SizeModel | Mapping[str, Any] = ...,
+        ): ...
+
+    def __post_init__(self) -> None:
         object.__setattr__(self, "budget", parse_bytes(self.budget))
         if isinstance(self.size_model, Mapping):
             object.__setattr__(self, "size_model", SizeModel.from_dict(self.size_model))
@@ -117,7 +129,7 @@ class Macs:
 
     budget: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not is_number(self.budget) or self.budget <= 0:
             raise ValueError(f"`budget` must be a positive number. Received: {self.budget!r}")
         object.__setattr__(self, "budget", float(self.budget))
@@ -143,9 +155,13 @@ class PaperSize:
     It never rewards sparsity; use `Flash` for a device.
     """
 
-    budget: int | str
+    budget: int
 
-    def __post_init__(self):
+    if TYPE_CHECKING:  # what it takes is more than what it keeps
+
+        def __init__(self, budget: float | str): ...
+
+    def __post_init__(self) -> None:
         object.__setattr__(self, "budget", parse_bytes(self.budget))
 
     @property
@@ -162,10 +178,11 @@ class PaperSize:
         return {"kind": "paper", "budget": self.budget}
 
 
+_Class = TypeVar("_Class", bound=type)
 _KINDS: dict[str, type] = {"flash": Flash, "macs": Macs, "paper": PaperSize}
 
 
-def register_target(kind: str) -> Callable[[type], type]:
+def register_target(kind: str) -> Callable[[_Class], _Class]:
     """Makes a target of your own load again, as a decorator of its class.
 
     Saved with a search or an architecture it is what its `to_dict()` gives: `{"kind": kind, ...}`.
@@ -181,7 +198,7 @@ def register_target(kind: str) -> Callable[[type], type]:
     Weights(budget=100)
     """
 
-    def register(cls: type) -> type:
+    def register(cls: _Class) -> _Class:
         if _KINDS.setdefault(kind, cls).__qualname__ != cls.__qualname__:
             raise ValueError(
                 f"There is a target of another class with this kind. Received: {kind!r}"

@@ -14,6 +14,7 @@ import keras
 import numpy as np
 
 from udc_tf.graph.folds import Fold, Mean, folds, means
+from udc_tf.layers.activation_quantizer import ActivationQuantizer
 from udc_tf.layers.compact_kernels import CompactKernel
 from udc_tf.quantize.rounding import first_rounding_of_mean, first_roundings
 
@@ -27,38 +28,41 @@ def match_double_rounding(network: keras.Model) -> int:
     Returns:
         How many quantizers round twice now.
     """
-    kernels = [fold for fold in folds(network) if _is_ready(fold)]
-    for fold in kernels:
-        source, target = fold.input_quantizer, fold.output_quantizer
-        scales = (source.scale, _steps(fold), target.scale)  # float32 in the file, then doubles
-        of_input, of_weights, of_output = (np.float64(np.float32(s)) for s in scales)
+    count = 0
+    for fold in folds(network):
+        around = _rounding(fold)
+        if around is None or not isinstance(fold.kernel, CompactKernel):
+            continue
+        source, target = around
+        scales = (source.scale, _steps(fold, fold.kernel), target.scale)
+        # float32 in the file, then doubles
+        of_input, of_weights, of_output = (np.asarray(s, np.float32).astype(float) for s in scales)
         units = _alive(of_input * of_weights / of_output)
         target.round_as_integers(units, first_roundings(units, 1.0))
-    pools = [mean for mean in means(network) if _are_rounding(mean)]
-    for mean in pools:
-        source, target = (
-            np.float32(q.scale) for q in (mean.input_quantizer, mean.output_quantizer)
-        )
-        unit = np.float64(source) / np.float64(target) / mean.positions
-        fraction = first_rounding_of_mean(source, target, mean.positions)
+        count += 1
+    for mean in means(network):
+        around = _rounding(mean)
+        if around is None:
+            continue
+        from_scale, to_scale = (np.float32(q.scale) for q in around)
+        unit = np.float64(from_scale) / np.float64(to_scale) / mean.positions
+        fraction = first_rounding_of_mean(from_scale, to_scale, mean.positions)
         mean.output_quantizer.round_as_integers(unit, fraction)
-    return len(kernels) + len(pools)
+        count += 1
+    return count
 
 
-def _is_ready(fold: Fold) -> bool:
-    return isinstance(fold.kernel, CompactKernel) and _are_rounding(fold)
-
-
-def _are_rounding(between: Fold | Mean) -> bool:
+def _rounding(between: Fold | Mean) -> tuple[ActivationQuantizer, ActivationQuantizer] | None:
+    """The quantizers of inputs and outputs, if both round and the second can do so twice."""
     source, target = between.input_quantizer, between.output_quantizer
     if source is None or target is None or target.fractions is None:
-        return False
-    return source.is_rounding and target.is_rounding
+        return None
+    return (source, target) if source.is_rounding and target.is_rounding else None
 
 
-def _steps(fold: Fold) -> np.ndarray:
+def _steps(fold: Fold, kernel: CompactKernel) -> float | np.ndarray:
     """The steps of the weights, batch norm included; one per channel, or one for all."""
-    step = np.float64(fold.kernel.integer_kernel().step)
+    step = np.float64(kernel.integer_kernel().step)
     return step if fold.batch_norm is None else step * np.abs(fold.gain())
 
 

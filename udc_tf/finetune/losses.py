@@ -1,6 +1,9 @@
 """The loss of a classifier, whatever its labels and its last layer look like."""
 
+from typing import Any
+
 import keras
+import tensorflow as tf
 
 from udc_tf.graph import activations
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
@@ -18,11 +21,17 @@ def gives_probabilities(model: keras.Model) -> bool:
 class Crossentropy(keras.losses.Loss):
     """Cross-entropy with smoothed labels, for class numbers and for one-hot rows alike."""
 
-    def __init__(self, from_logits=False, label_smoothing=0.0, name="crossentropy", **kwargs):
+    def __init__(
+        self,
+        from_logits: bool = False,
+        label_smoothing: float = 0.0,
+        name: str = "crossentropy",
+        **kwargs: Any,
+    ):
         super().__init__(name=name, **kwargs)
         self.from_logits, self.label_smoothing = from_logits, label_smoothing
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         one_hot = len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] == y_pred.shape[-1]
         if not one_hot:
             if len(y_true.shape) == len(y_pred.shape):
@@ -36,7 +45,7 @@ class Crossentropy(keras.losses.Loss):
             y_true, y_pred, from_logits=self.from_logits, label_smoothing=self.label_smoothing
         )
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "from_logits": self.from_logits,

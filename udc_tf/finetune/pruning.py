@@ -1,5 +1,7 @@
 """Stage 2: pruning annealed from nothing to each layer's rate, masks following the weights."""
 
+from typing import Any
+
 import keras
 
 from udc_tf.finetune.stages import Stages
@@ -30,10 +32,10 @@ class AnnealedPruning(keras.callbacks.Callback):
         self._stages, self._network, self._steps = stages, network, steps_per_epoch
         self._epoch = 0
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._epoch = epoch
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         stage, step = self._stages.stage_of(self._epoch), self._epoch * self._steps + batch
         if stage == 3 or step % self._stages.refresh_every:
             return

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from udc_tf.graph.folds import folds
+from udc_tf.layers.kernels import KernelLayer
 from udc_tf.training.seeding import drawn, seed_for
 
 _WEIGHTS = 4096  # whose size is known to a percent
@@ -57,7 +58,7 @@ def restore_norms(network: keras.Model, seed: int = 0) -> dict[str, float]:
     return factors
 
 
-def _fresh_size(kernel, seed: int) -> float:
+def _fresh_size(kernel: KernelLayer, seed: int) -> float:
     """The size of a fresh kernel, over so many that chance hardly counts."""
     shape = kernel.theta.shape
     seeds = [seed_for(seed, f"{kernel.name}/{i}") for i in range(-(-_WEIGHTS // math.prod(shape)))]
@@ -66,5 +67,5 @@ def _fresh_size(kernel, seed: int) -> float:
     )
 
 
-def _root_mean_square(weights) -> float:
+def _root_mean_square(weights: np.ndarray | keras.Variable) -> float:
     return float(np.sqrt(np.mean(np.square(keras.ops.convert_to_numpy(weights)))))

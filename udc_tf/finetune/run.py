@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -32,21 +33,21 @@ from udc_tf.training.training_state import (
 
 def finetune(
     tiny: keras.Model,
-    train,
-    validation_data=None,
+    train: Any,
+    validation_data: Any = None,
     stages: Stages | None = None,
     teacher: keras.Model | None = None,
     *,
-    loss=None,
-    loss_weights=None,
-    metrics=None,
+    loss: Any = None,
+    loss_weights: Any = None,
+    metrics: Any = None,
     optimizer: keras.optimizers.Optimizer | None = None,
     batch_size: int = 128,
     steps_per_epoch: int | None = None,
     workdir: str | os.PathLike | StateFolder | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     seed: int = 0,
-    verbose="auto",
+    verbose: int | str = "auto",
 ) -> keras.callbacks.History:
     """Trains a compact network in three stages, in place.
 
@@ -107,7 +108,7 @@ def finetune(
         metrics = ["accuracy"]
     for layer in kernel_layers(tiny):
         layer.weight_training = WeightTraining(
-            stages.pruned_gradient, min(stages.alpha) < 1, stages.clip_unquantized
+            stages.pruned_gradient, min(stages.alphas) < 1, stages.clip_unquantized
         )
 
     schedule = stages.learning_rate(data.steps)
@@ -142,7 +143,7 @@ def finetune(
     return history_of(tiny, state.progress.logs)
 
 
-def _check(tiny: keras.Model, teacher: keras.Model | None, loss) -> None:
+def _check(tiny: keras.Model, teacher: keras.Model | None, loss: Any) -> None:
     """Raises if this is no network to finetune, or not with this teacher or loss."""
     if not kernel_layers(tiny):
         raise ValueError(
@@ -167,7 +168,15 @@ def weight_norm(network: keras.Model) -> float:
 class _Run:
     """The stages of one run, from wherever its state is."""
 
-    def __init__(self, finetuner, data, state, validation_data, callbacks, verbose):
+    def __init__(
+        self,
+        finetuner: Finetuner,
+        data: EpochData,
+        state: TrainingState,
+        validation_data: Any,
+        callbacks: Sequence[keras.callbacks.Callback],
+        verbose: int | str,
+    ):
         self._finetuner, self._network = finetuner, finetuner.network
         self._stages: Stages = finetuner.stages
         self._data, self._state = data, state
@@ -193,7 +202,7 @@ class _Run:
 
     def _enter(self, stage: int) -> None:
         for layer in kernel_layers(self._network):
-            layer.alpha.assign(self._stages.alpha[stage - 1])
+            layer.alpha.assign(self._stages.alphas[stage - 1])
         if stage >= 2:
             for quantizer in activation_quantizers(self._network):
                 quantizer.enabled.assign(1.0)
@@ -248,13 +257,13 @@ class _Passes(keras.callbacks.Callback):
         super().__init__()
         self._stages, self._network, self._data = stages, network, data
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._data.begin_pass()
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._agree_on_statistics()
 
-    def _agree_on_statistics(self):
+    def _agree_on_statistics(self) -> None:
         """Every replica has batch-norm statistics of its own part of the data."""
         statistics = [
             v
@@ -263,14 +272,18 @@ class _Passes(keras.callbacks.Callback):
         ]
         workers.average_over_replicas(self._network.distribute_strategy, statistics)
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._agree_on_statistics()
         if logs is not None:
             logs["weight_norm"] = weight_norm(self._network)
             logs["stage"] = self._stages.stage_of(epoch)
 
 
-def _with_rate(optimizer, schedule, momentum) -> keras.optimizers.Optimizer:
+def _with_rate(
+    optimizer: keras.optimizers.Optimizer | None,
+    schedule: keras.optimizers.schedules.LearningRateSchedule,
+    momentum: float,
+) -> keras.optimizers.Optimizer:
     if optimizer is None:
         return keras.optimizers.SGD(schedule, momentum=momentum)
     optimizer = keras.optimizers.get(optimizer)

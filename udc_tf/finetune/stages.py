@@ -7,6 +7,7 @@
 
 import dataclasses
 import math
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -30,7 +31,7 @@ class Cosine:
     last: float
     cycle: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, plain(getattr(self, field.name)))
         if not is_number(self.first) or self.first <= 0:
@@ -50,7 +51,8 @@ class Cosine:
         """
         if self.cycle is None:
             return [epochs] if epochs else []
-        lengths, length = [], self.cycle
+        lengths: list[int] = []
+        length = self.cycle
         while sum(lengths) < epochs:
             lengths.append(min(length, epochs - sum(lengths)))
             length *= 2
@@ -126,21 +128,21 @@ class Stages:
     start: str = "inherited"
     calibration_batches: int = 50
 
-    def __post_init__(self):
-        def check(valid, name, wanted):
+    def __post_init__(self) -> None:
+        def check(valid: Any, name: str, wanted: str) -> None:
             if not valid:
                 raise ValueError(f"`{name}` must be {wanted}. Received: {getattr(self, name)!r}")
 
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, plain(getattr(self, field.name)))
-        if is_whole(self.epochs):
+        if isinstance(self.epochs, int) and is_whole(self.epochs):
             object.__setattr__(self, "epochs", split_epochs(self.epochs))
-        whole = _three(self.epochs) and all(is_whole(e) and e >= 0 for e in self.epochs)
+        whole = _three(self.epochs) and all(is_whole(e) and e >= 0 for e in self.lengths)
         wanted = "a positive number, or one for each of the three stages"
-        check(whole and sum(self.epochs) >= 1, "epochs", wanted)
-        if is_number(self.alpha):
+        check(whole and sum(self.lengths) >= 1, "epochs", wanted)
+        if not isinstance(self.alpha, tuple) and is_number(self.alpha):
             object.__setattr__(self, "alpha", (float(self.alpha),) * 3)
-        shares = _three(self.alpha) and all(is_number(a) and 0 <= a <= 1 for a in self.alpha)
+        shares = _three(self.alpha) and all(is_number(a) and 0 <= a <= 1 for a in self.alphas)
         check(shares, "alpha", "in [0, 1]")
         rates = self.learning_rates
         cosines = _three(rates) and all(isinstance(r, Cosine) for r in rates)
@@ -166,12 +168,12 @@ class Stages:
             check(getattr(self, name) in known, name, f"one of {', '.join(known)}")
 
     @classmethod
-    def cifar100(cls, **changes) -> "Stages":
+    def cifar100(cls, **changes: Any) -> "Stages":
         """UDC's settings for CIFAR-100 (appendix F)."""
         return cls(**{**_paper(254), "l2": 5e-4, "train_batch_norm": False, **changes})
 
     @classmethod
-    def imagenet(cls, **changes) -> "Stages":
+    def imagenet(cls, **changes: Any) -> "Stages":
         """UDC's settings for ImageNet (appendix G)."""
         return cls(**{**_paper(126), "l2": 1e-4, "label_smoothing": 0.1, **changes})
 
@@ -194,12 +196,23 @@ class Stages:
 
     @property
     def total_epochs(self) -> int:
-        return sum(self.epochs)
+        return sum(self.lengths)
+
+    @property
+    def lengths(self) -> tuple[int, int, int]:
+        """Of the stages, in epochs."""
+        return cast(tuple[int, int, int], self.epochs)
+
+    @property
+    def alphas(self) -> tuple[float, float, float]:
+        """Of the stages."""
+        return cast(tuple[float, float, float], self.alpha)
 
     @property
     def boundaries(self) -> tuple[int, int, int]:
         """The epochs at which the stages end."""
-        return tuple(int(e) for e in np.cumsum(self.epochs))
+        first, second, third = (int(e) for e in np.cumsum(self.lengths))
+        return first, second, third
 
     def stage_of(self, epoch: int) -> int:
         """1, 2 or 3.
@@ -219,7 +232,7 @@ class Stages:
         >>> [plan.pruned_share(e) for e in (1, 2, 4, 6, 11)]
         [0.0, 0.0, 0.875, 1.0, 1.0]
         """
-        begin, length = self.epochs[0], self.epochs[1] * self.prune_until
+        begin, length = self.lengths[0], self.lengths[1] * self.prune_until
         if epochs_done < begin:
             return 0.0
         progress = 1.0 if length < 1e-6 else min(1.0, (epochs_done - begin) / length)
@@ -228,7 +241,7 @@ class Stages:
     def learning_rate(self, steps_per_epoch: int) -> "StagedCosine":
         """The learning rate of each step of the run."""
         firsts, lasts, lengths = [], [], []
-        for epochs, rate in zip(self.epochs, self.learning_rates, strict=True):
+        for epochs, rate in zip(self.lengths, self.learning_rates, strict=True):
             for length in rate.pieces(epochs):
                 firsts.append(rate.first)
                 lasts.append(rate.last)
@@ -236,7 +249,7 @@ class Stages:
         return StagedCosine(firsts, lasts, lengths)
 
 
-def _three(value) -> bool:
+def _three(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 3
 
 
@@ -275,7 +288,7 @@ class StagedCosine(keras.optimizers.schedules.LearningRateSchedule):
     def __init__(self, firsts: list[float], lasts: list[float], steps: list[int]):
         self.firsts, self.lasts, self.steps = list(firsts), list(lasts), list(steps)
 
-    def __call__(self, step):
+    def __call__(self, step: int | tf.Tensor) -> tf.Tensor:
         step = tf.cast(step, tf.float32)
         ends = tf.constant(np.cumsum(self.steps), tf.float32)
         piece = tf.minimum(tf.reduce_sum(tf.cast(step >= ends, tf.int32)), len(self.steps) - 1)
@@ -284,5 +297,5 @@ class StagedCosine(keras.optimizers.schedules.LearningRateSchedule):
         first, last = tf.gather(self.firsts, piece), tf.gather(self.lasts, piece)
         return last + (first - last) * 0.5 * (1 + tf.cos(math.pi * progress))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"firsts": self.firsts, "lasts": self.lasts, "steps": self.steps}

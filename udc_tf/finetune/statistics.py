@@ -5,7 +5,8 @@ jumps). Before they are frozen they are measured anew, with the weights as they 
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -24,7 +25,7 @@ def recalibrate(network: keras.Model, batches: Iterable) -> None:
     if not batches:
         return
 
-    def forward():
+    def forward() -> Callable[[Any], Any]:
         # Traced anew each time: what is frozen is decided when the graph is made.
         return tf.function(lambda x: network(x, training=True), reduce_retracing=True)
 
@@ -54,7 +55,7 @@ def frozen_statistics(network: keras.Model) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _tracking(network, value) -> Iterator[None]:
+def _tracking(network: keras.Model, value: float) -> Iterator[None]:
     layers = [(q, q.tracking.numpy()) for q in activation_quantizers(network)]
     for quantizer, _ in layers:
         quantizer.tracking.assign(value)

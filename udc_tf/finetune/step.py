@@ -1,5 +1,9 @@
 """One training step of finetuning."""
 
+import os
+from collections.abc import Callable
+from typing import Any
+
 import keras
 import tensorflow as tf
 
@@ -12,7 +16,7 @@ from udc_tf.training.training_data import fits_shape
 from udc_tf.training.workers import TrainsInLockstep
 
 
-def distillation_loss(student, teacher, temperature: float):
+def distillation_loss(student: tf.Tensor, teacher: tf.Tensor, temperature: float) -> tf.Tensor:
     """Mean KL divergence of tempered distributions, times the square of the temperature.
 
     >>> logits = tf.constant([[1.0, 2.0, 4.0]])
@@ -53,36 +57,38 @@ class Finetuner(TrainsInLockstep, keras.Model):
         self.stages = stages
         # In closures, so that the teacher's weights do not become this model's.
         self._teacher = None if teacher is None else (lambda x: teacher(x, training=False))
-        self._teacher_logits = None if teacher is None else _to_logits(teacher)
+        self._teacher_logits = _to_logits(network if teacher is None else teacher)
         self._student_logits = _to_logits(network)
-        self.range_optimizer = None
+        self.range_optimizer: Any = None  # made by `compile`
         self.built = True
 
     # What callbacks such as ModelCheckpoint keep is the network, which loads by itself.
-    def save(self, filepath, overwrite=True, **kwargs):
+    def save(self, filepath: str | os.PathLike, overwrite: bool = True, **kwargs: Any) -> None:
         self.network.save(filepath, overwrite=overwrite, **kwargs)
 
-    def save_weights(self, filepath, overwrite=True, **kwargs):
+    def save_weights(
+        self, filepath: str | os.PathLike, overwrite: bool = True, **kwargs: Any
+    ) -> None:
         self.network.save_weights(filepath, overwrite=overwrite, **kwargs)
 
-    def load_weights(self, filepath, **kwargs):
+    def load_weights(self, filepath: str | os.PathLike, **kwargs: Any) -> None:
         self.network.load_weights(filepath, **kwargs)
 
     def compile(
         self,
-        optimizer="rmsprop",
-        loss=None,
-        loss_weights=None,
-        metrics=None,
-        weighted_metrics=None,
-        run_eagerly=False,
-        steps_per_execution=1,
+        optimizer: Any = "rmsprop",
+        loss: Any = None,
+        loss_weights: Any = None,
+        metrics: Any = None,
+        weighted_metrics: Any = None,
+        run_eagerly: bool = False,
+        steps_per_execution: int = 1,
         # XLA was slower on the CPU, and the fake-quantizers' control flow gains nothing from it.
-        jit_compile=False,
-        auto_scale_loss=True,
+        jit_compile: bool | str = False,
+        auto_scale_loss: bool = True,
         *,
-        range_optimizer="adam",
-    ):
+        range_optimizer: Any = "adam",
+    ) -> None:
         """As `keras.Model.compile`, with an optimizer for the weights' ranges."""
         super().compile(
             optimizer,
@@ -100,13 +106,13 @@ class Finetuner(TrainsInLockstep, keras.Model):
             self.optimizer.build(self.weights_to_train())
             self.range_optimizer.build(self.ranges_to_train())
 
-    def build_for(self, x, y=None, sample_weight=None) -> None:
+    def build_for(self, x: Any, y: Any = None, sample_weight: Any = None) -> None:
         """Builds loss and metrics by calling them once, on data like those to come.
 
         Keras would take a batch out of the first pass for it, and trace the whole network.
         """
 
-        def once():
+        def once() -> None:
             predictions = self(x, training=False)
             self.compute_loss(x, y, predictions, sample_weight, training=False)
             self.compute_metrics(x, y, predictions, sample_weight)
@@ -125,10 +131,10 @@ class Finetuner(TrainsInLockstep, keras.Model):
             }
         return [v for v in self.network.trainable_variables if id(v) not in left_out]
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
         return self.network(inputs, training=training)
 
-    def train_step(self, data):
+    def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         weights, ranges = self.weights_to_train(), self.ranges_to_train()
         # Keras divides a loss by the number of replicas, since their gradients are summed.
@@ -138,7 +144,9 @@ class Finetuner(TrainsInLockstep, keras.Model):
             loss = self.compute_loss(x, y, predictions, sample_weight, training=True)
             if self._teacher is not None:
                 share = self.stages.distillation
-                loss = (1 - share) * loss + share * self._distillation(x, predictions) / replicas
+                loss = (1 - share) * loss + share * self._distillation(
+                    self._teacher(x), predictions
+                ) / replicas
             loss = checked_finite(loss, x)
         gradients = tape.gradient(loss, [*weights, *ranges])
         of_weights, of_ranges = gradients[: len(weights)], gradients[len(weights) :]
@@ -153,13 +161,13 @@ class Finetuner(TrainsInLockstep, keras.Model):
         self._track_loss(loss * replicas, tf.shape(keras.tree.flatten(x)[0])[0])
         return self.compute_metrics(x, y, predictions, sample_weight)
 
-    def _track_loss(self, loss, count):
+    def _track_loss(self, loss: tf.Tensor, count: tf.Tensor) -> None:
         for metric in self.metrics:
             if metric.name == "loss":
                 metric.update_state(loss, sample_weight=tf.cast(count, tf.float32))
 
-    def _distillation(self, x, predictions):
-        target = tf.stop_gradient(self._teacher(x))
+    def _distillation(self, target: Any, predictions: Any) -> tf.Tensor:
+        target = tf.stop_gradient(target)
         if isinstance(self.loss, Crossentropy):
             return distillation_loss(
                 self._student_logits(predictions),
@@ -170,7 +178,7 @@ class Finetuner(TrainsInLockstep, keras.Model):
         return tf.add_n([tf.reduce_mean(tf.square(given - wanted)) for given, wanted in pairs])
 
 
-def _to_logits(model: keras.Model):
+def _to_logits(model: keras.Model) -> Callable[[tf.Tensor], tf.Tensor]:
     if gives_probabilities(model):
         return lambda p: tf.math.log(tf.clip_by_value(p, 1e-7, 1.0))
     return lambda x: x

@@ -6,6 +6,8 @@ that the file must round moves a whole channel. So the rounding is done here, wh
 it, and not in the file.
 """
 
+from typing import Any
+
 import keras
 import numpy as np
 
@@ -24,19 +26,15 @@ def make_biases_whole(network: keras.Model) -> int:
     Returns:
         How many channels were moved.
     """
-    return sum(_move(fold) for fold in folds(network) if _is_ready(fold))
-
-
-def _is_ready(fold: Fold) -> bool:
-    quantizer = fold.input_quantizer
-    return (
-        isinstance(fold.kernel, CompactKernel) and quantizer is not None and quantizer.is_rounding
-    )
+    return sum(_move(fold) for fold in folds(network))
 
 
 def _move(fold: Fold) -> int:
-    kernel, bn = fold.kernel, fold.batch_norm
-    unit = np.float64(np.float32(fold.input_quantizer.scale)) * kernel.integer_kernel().step
+    kernel, quantizer = fold.kernel, fold.input_quantizer
+    if not isinstance(kernel, CompactKernel) or quantizer is None or not quantizer.is_rounding:
+        return 0
+    bn: Any = fold.batch_norm  # Keras' own hints have its statistics as None
+    unit = np.float64(np.float32(quantizer.scale)) * kernel.integer_kernel().step
     bias = 0.0 if kernel.bias is None else kernel.bias.numpy().astype(np.float64)
     if bn is None:
         if kernel.bias is None or unit <= 0:

@@ -107,7 +107,7 @@ def of_function(function: Callable | None) -> Activation:
     )
 
 
-def of_operation(operation: keras.Operation) -> Activation | None:
+def of_operation(operation: Any) -> Activation | None:
     """What an operation of `keras.ops` applies; None if it is no activation."""
     kind = type(operation).__name__
     if kind == "LeakyRelu":

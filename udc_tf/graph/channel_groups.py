@@ -7,6 +7,7 @@ is not understood freezes the groups it touches, with the reason, so that nothin
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -159,7 +160,7 @@ class ChannelGroups:
                 return maps[0] if len(maps) == 1 else None
         return None
 
-    def _elementwise(self, maps, name):
+    def _elementwise(self, maps: Sequence[ChannelMap], name: str) -> ChannelMap | None:
         widest = max(maps, key=len)
         if not widest:
             return None
@@ -172,14 +173,16 @@ class ChannelGroups:
                 return None
         return widest
 
-    def _concatenate(self, node, maps):
+    def _concatenate(self, node: Node, maps: Sequence[ChannelMap]) -> ChannelMap | None:
         if node.layer.axis in (-1, len(node.output.shape) - 1):
             return ChannelMap(
                 np.concatenate([m.group for m in maps]), np.concatenate([m.index for m in maps])
             )
         return self._elementwise(maps, node.name)
 
-    def _flatten(self, source, target, channels):
+    def _flatten(
+        self, source: TensorRef, target: TensorRef, channels: ChannelMap
+    ) -> ChannelMap | None:
         if len(target.shape) < 2 or target.shape[-1] is None or not len(channels):
             return None
         inner, outer = _channels(source), _channels(target)

@@ -20,6 +20,8 @@ _OWN = {
 def kernel_config(layer: keras.layers.Layer, name: str) -> dict[str, Any]:
     """The arguments with which one of this package's kernel layers does what `layer` does."""
     kind = kernel_kind(layer)
+    if kind is None:
+        raise ValueError(f"A layer with a kernel is needed. Received: {layer}")
     config = layer.get_config()
     wanted = {key: config[key] for key in (*_COMMON, *_OWN[kind]) if key in config}
     # Keras calls the kernel's settings of a depthwise convolution by another name.

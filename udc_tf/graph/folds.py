@@ -1,6 +1,7 @@
 """Kernels with what becomes part of them in an int8 network: the batch norm that follows."""
 
 import dataclasses
+from typing import Any, TypeVar
 
 import keras
 import numpy as np
@@ -11,6 +12,8 @@ from udc_tf.graph.trace import Graph, Node, TensorRef, trace
 from udc_tf.graph.uses import Uses
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
 from udc_tf.layers.kernels import KernelLayer
+
+_Layer = TypeVar("_Layer", bound=keras.layers.Layer)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +34,10 @@ class Fold:
 
     def gain(self) -> np.ndarray:
         """What the batch norm multiplies with, one factor per channel."""
-        return Affine.of(self.batch_norm, self.batch_norm.moving_variance.shape[0]).factor
+        bn: Any = self.batch_norm  # Keras' own hints have its statistics as None
+        if bn is None:
+            raise ValueError(f"No batch norm follows `{self.kernel.name}`.")
+        return Affine.of(bn, bn.moving_variance.shape[0]).factor
 
 
 def folds(network: keras.Model) -> list[Fold]:
@@ -50,7 +56,7 @@ def folds(network: keras.Model) -> list[Fold]:
     layers = {layer.name: layer for layer in network.layers}
     names = [node.name for node in graph.nodes]
 
-    def layer_of(node: Node | None, kind: type):
+    def layer_of(node: Node | None, kind: type[_Layer]) -> _Layer | None:
         layer = None if node is None else layers.get(node.name)
         return layer if isinstance(layer, kind) else None
 
@@ -92,7 +98,9 @@ def means(network: keras.Model) -> list[Mean]:
             continue
         around = _origin(graph, node.inputs[0]), uses.sole_consumer(node.output)
         source, target = (None if n is None else layers.get(n.name) for n in around)
-        if not all(isinstance(q, ActivationQuantizer) for q in (source, target)):
+        if not isinstance(source, ActivationQuantizer) or not isinstance(
+            target, ActivationQuantizer
+        ):
             continue
         height, width = node.inputs[0].shape[1:3]
         if height and width and names.count(target.name) == 1:

@@ -78,7 +78,9 @@ def quantization_points(
 
 
 class _Planner:
-    def __init__(self, graph, keeps, branch_of):
+    def __init__(
+        self, graph: Graph, keeps: Callable[[Node], bool], branch_of: Callable[[Node], int]
+    ):
         self._graph = graph
         self._nodes = [n for n in graph.nodes if keeps(n)]
         self._alias: dict[int, int] = {}
@@ -106,7 +108,8 @@ class _Planner:
         for ref, name, dtype in zip(refs, graph.input_names, graph.input_dtypes, strict=True):
             if "float" in dtype:
                 self._names[ref.id] = name
-        split, used = {}, set()
+        split: dict[int, Point] = {}
+        used: set[str] = set()
         for node in self._nodes:
             if isinstance(node.layer, Mix):
                 continue
@@ -118,7 +121,7 @@ class _Planner:
         for i in self._names:
             if i not in self._fixed:
                 members.setdefault(self._root(i), []).append(i)
-        points = {}
+        points: dict[int, Point] = {}
         for i, name in self._names.items():
             first = i if i in self._fixed else members[self._root(i)][0]
             if first in points:

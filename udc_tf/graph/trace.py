@@ -37,7 +37,7 @@ class Node:
     """One call of one layer (or `keras.ops` operation)."""
 
     name: str
-    layer: keras.Operation
+    layer: Any  # a keras.Operation, with the attributes of its own class
     args: tuple
     kwargs: dict[str, Any]
     outputs: Any
@@ -85,7 +85,7 @@ class Graph:
             tensors[ref.id] = keras.Input(batch_shape=ref.shape, dtype=dtype, name=name)
             inputs.append(tensors[ref.id])
 
-        def fill(value):
+        def fill(value: Any) -> Any:
             # None: the output of a dropped node, which only a `Mix` may be given.
             return tensors.get(value.id) if isinstance(value, TensorRef) else value
 
@@ -178,20 +178,20 @@ def _input_names(model: keras.Model) -> tuple[str, ...]:
 
 
 class _Tracer:
-    def __init__(self):
+    def __init__(self) -> None:
         self.nodes: list[Node] = []
         self._refs: dict[int, TensorRef] = {}
         self._keep: list[Any] = []  # ids are only unique while the tensors live
         self._names: dict[int, str] = {}
         self._split: dict[int, list[keras.layers.Layer]] = {}
 
-    def ref(self, tensor) -> TensorRef:
+    def ref(self, tensor: keras.KerasTensor) -> TensorRef:
         if id(tensor) not in self._refs:
             self._keep.append(tensor)
             self._refs[id(tensor)] = TensorRef(len(self._refs), tuple(tensor.shape))
         return self._refs[id(tensor)]
 
-    def inline(self, model, inputs, prefix: str, gates: tuple[Gate, ...]):
+    def inline(self, model: keras.Model, inputs: Any, prefix: str, gates: tuple[Gate, ...]) -> Any:
         """Records the calls of `model` on `inputs`; returns its outputs.
 
         `clone_model` is the public way to walk a functional model. What it returns is of no use
@@ -203,7 +203,7 @@ class _Tracer:
         marked = [m(t) for m, t in zip(marks, tree.flatten(functional.output), strict=True)]
         outputs: dict[int, Any] = {}
 
-        def call(layer, *args, **kwargs):
+        def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
             if layer in marks:
                 outputs[marks.index(layer)] = args[0]
                 return args[0]
@@ -218,7 +218,9 @@ class _Tracer:
         flat = [outputs[i] for i in range(len(marks))]
         return tree.pack_sequence_as(functional.output, flat)
 
-    def _call(self, layer, args, kwargs, prefix, gates):
+    def _call(
+        self, layer: Any, args: tuple, kwargs: dict[str, Any], prefix: str, gates: tuple[Gate, ...]
+    ) -> Any:
         name = self._name(layer, prefix)
         if isinstance(layer, Choice):
             return self._choice(layer, name, args[0], gates)
@@ -232,17 +234,19 @@ class _Tracer:
             return self._record(pointwise, pointwise.name, (inner,), {}, gates)
         return self._record(layer, name, args, kwargs, gates)
 
-    def _record(self, layer, name, args, kwargs, gates):
+    def _record(
+        self, layer: Any, name: str, args: tuple, kwargs: dict[str, Any], gates: tuple[Gate, ...]
+    ) -> Any:
         outputs = layer(*args, **kwargs)
 
-        def to_ref(value):
+        def to_ref(value: Any) -> Any:
             return self.ref(value) if isinstance(value, keras.KerasTensor) else value
 
         refs = tree.map_structure(to_ref, (tuple(args), kwargs, outputs))
         self.nodes.append(Node(name, layer, refs[0], refs[1], refs[2], gates))
         return outputs
 
-    def _choice(self, choice, name, inputs, gates):
+    def _choice(self, choice: Choice, name: str, inputs: Any, gates: tuple[Gate, ...]) -> Any:
         branches = []
         for index, branch in enumerate(choice.branches):
             inside = (*gates, Gate(name, index))
@@ -250,7 +254,7 @@ class _Tracer:
         mix = self._split.setdefault(id(choice), [Mix(len(branches), name=f"{name}_mix")])[0]
         return self._record(mix, name, (branches,), {}, gates)
 
-    def _name(self, layer, prefix: str) -> str:
+    def _name(self, layer: Any, prefix: str) -> str:
         """The layer's name, made unique over nested models; one name for all its calls."""
         if id(layer) not in self._names:
             name, taken, n = f"{prefix}{layer.name}", set(self._names.values()), 1
@@ -260,7 +264,9 @@ class _Tracer:
             self._names[id(layer)] = name
         return self._names[id(layer)]
 
-    def _split_separable(self, layer, name):
+    def _split_separable(
+        self, layer: keras.layers.SeparableConv2D, name: str
+    ) -> list[keras.layers.Layer]:
         """Two layers that together compute what a built `SeparableConv2D` does."""
         if id(layer) in self._split:
             return self._split[id(layer)]

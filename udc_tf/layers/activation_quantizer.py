@@ -1,9 +1,12 @@
 """8-bit activations as TFLite computes them."""
 
+from typing import Any
+
 import keras
 import numpy as np
 import tensorflow as tf
 
+from udc_tf.layers.kernels import Shape
 from udc_tf.quantize.rounding import round_half_up, round_twice
 
 
@@ -44,7 +47,7 @@ class ActivationQuantizer(keras.layers.Layer):
         hold_peaks: bool = False,
         fixed_range: tuple[float, float] | None = None,
         inference_only: bool = False,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         if not 0 <= momentum < 1:
@@ -56,10 +59,10 @@ class ActivationQuantizer(keras.layers.Layer):
         self.fixed_range = None if fixed_range is None else tuple(fixed_range)
         self.inference_only = inference_only
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         low, high = self.fixed_range or (0.0, 0.0)
 
-        def scalar(name, value):
+        def scalar(name: str, value: float) -> keras.Variable:
             # Replicas see different batches: their ranges are averaged.
             return self.add_weight(
                 name=name,
@@ -118,13 +121,15 @@ class ActivationQuantizer(keras.layers.Layer):
         self.maximum.assign(max(float(maximum), 0.0))
         self.seen.assign(1.0)
 
-    def round_as_integers(self, units, fractions) -> None:
+    def round_as_integers(self, units: float | np.ndarray, fractions: float | np.ndarray) -> None:
         """Lets inference scale accumulators in two roundings.
 
         Args:
             units: of an accumulator, in steps of the outputs; one per channel, or one for all.
             fractions: into how many parts of a step the first rounding goes.
         """
+        if self.units is None or self.fractions is None:
+            raise ValueError(f"`{self.name}` has no channels of its own to scale.")
         for variable, value in ((self.units, units), (self.fractions, fractions)):
             variable.assign(np.broadcast_to(value, tuple(variable.shape)))
 
@@ -133,14 +138,14 @@ class ActivationQuantizer(keras.layers.Layer):
         if self.fractions is not None:
             self.round_as_integers(0.0, 0.0)
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         if training and self.fixed_range is None:
             self._track(inputs)
         if training and self.inference_only:
             return inputs
         low, high = tf.convert_to_tensor(self.minimum), tf.convert_to_tensor(self.maximum)
 
-        def quantized():
+        def quantized() -> tf.Tensor:
             values = tf.cast(inputs, tf.float32)
             if not training:
                 # Graphs divide by constants by way of their reciprocals: in floats another scale.
@@ -157,14 +162,14 @@ class ActivationQuantizer(keras.layers.Layer):
         """At whole steps, in doubles: fake-quant goes either way near a tie, codes must not."""
         steps = tf.cast(values, tf.float64) / tf.cast(scale, tf.float64)
 
-        def once():
+        def once() -> tf.Tensor:
             return round_half_up(steps)
 
         if self.fractions is None:
             return tf.cast(once(), tf.float32) * scale
         fractions, units = (tf.convert_to_tensor(v) for v in (self.fractions, self.units))
 
-        def twice():
+        def twice() -> tf.Tensor:
             # Floats stand for whole accumulators, a little off; a tie is a tie only without that.
             exact = tf.round(steps / units) * units
             # At the range's end is also what a ReLU6 cut off, which is no whole accumulator. The
@@ -175,7 +180,7 @@ class ActivationQuantizer(keras.layers.Layer):
         rounded = tf.cond(tf.reduce_min(fractions) > 0, twice, once)
         return tf.cast(rounded, tf.float32) * scale
 
-    def _track(self, inputs) -> None:
+    def _track(self, inputs: tf.Tensor) -> None:
         # No tf.cond: its graph takes longer to make than smallest and largest values to find.
         tracking = tf.convert_to_tensor(self.tracking) > 0.5
         values = tf.cast(tf.stop_gradient(inputs), tf.float32)
@@ -191,10 +196,10 @@ class ActivationQuantizer(keras.layers.Layer):
         self.maximum.assign(tf.where(tracking, new_high, old_high))
         self.seen.assign(tf.where(tracking, 1.0, seen))
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "momentum": self.momentum,

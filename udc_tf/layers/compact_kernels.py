@@ -2,6 +2,7 @@
 
 import dataclasses
 import zlib
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,6 +13,8 @@ from udc_tf.layers.kernels import (
     Conv2DTransposeKernel,
     DenseKernel,
     DepthwiseConv2DKernel,
+    KernelLayer,
+    Shape,
 )
 from udc_tf.quantize import masks, number_format, quantizers
 from udc_tf.quantize.quantizers import FLOAT_BITS
@@ -45,7 +48,7 @@ class WeightTraining:
     clip_unquantized: bool = True
 
 
-class CompactKernel:
+class CompactKernel(KernelLayer):
     """Weights of `bits` bits of which a fraction of `nonzeros` are not zero.
 
     The mask keeps the largest |theta|; `refresh_mask` makes it follow theta. A new layer has the
@@ -57,7 +60,7 @@ class CompactKernel:
         nonzeros: the fraction of weights that are kept, in (0, 1].
     """
 
-    def __init__(self, *args, bits: int = 8, nonzeros: float = 1.0, **kwargs):
+    def __init__(self, *args: Any, bits: int = 8, nonzeros: float = 1.0, **kwargs: Any):
         super().__init__(*args, **kwargs)
         if bits not in (*range(1, 9), FLOAT_BITS):
             raise ValueError(f"`bits` must be 1 to 8, or 32. Received: {bits}")
@@ -67,7 +70,7 @@ class CompactKernel:
         self.nonzeros = nonzeros
         self.weight_training = WeightTraining()
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         super().build(input_shape)
         self.log_range = self.add_weight(name="log_range", shape=(), initializer="zeros")
         self.mask = self._state("mask", 1.0, self.theta.shape)
@@ -84,7 +87,7 @@ class CompactKernel:
         )
         self.initialize_range()
 
-    def _state(self, name, value, shape=()):
+    def _state(self, name: str, value: float, shape: Shape = ()) -> keras.Variable:
         initializer = keras.initializers.Constant(value)
         return self.add_weight(name=name, shape=shape, initializer=initializer, trainable=False)
 
@@ -147,7 +150,7 @@ class CompactKernel:
             r = number_format.range_above(beta, old_beta, self.range)
             self.log_range.assign(np.log(max(r, 1e-12)))
 
-    def effective_kernel(self, training):
+    def effective_kernel(self, training: bool | None) -> tf.Tensor:
         theta, r = tf.convert_to_tensor(self.theta), tf.exp(tf.convert_to_tensor(self.log_range))
         mask, beta = tf.convert_to_tensor(self.mask), tf.convert_to_tensor(self.beta)
         how = self.weight_training
@@ -166,7 +169,7 @@ class CompactKernel:
             kernel = tf.where(deployed, kernel, theta * mask)
         return kernel
 
-    def _draw(self):
+    def _draw(self) -> tf.Tensor:
         """1 for the weights that this step quantizes. All randomness is in `draws`: it resumes."""
         seed = tf.stack([zlib.crc32(self.name.encode()) % 2**31, tf.convert_to_tensor(self.draws)])
         self.draws.assign_add(1)
@@ -182,7 +185,7 @@ class CompactKernel:
         codes = (codes * tf.convert_to_tensor(self.mask)).numpy()
         return IntegerKernel(codes.astype(np.int8), float(step))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "bits": self.bits, "nonzeros": self.nonzeros}
 
 

@@ -7,7 +7,8 @@ ordinary functional model.
 
 import contextlib
 import threading
-from typing import Protocol
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import tensorflow as tf
 
@@ -15,7 +16,7 @@ import tensorflow as tf
 class Sample(Protocol):
     """One configuration, soft or not, of all decisions."""
 
-    def kernel_of(self, layer) -> tf.Tensor:
+    def kernel_of(self, layer: Any) -> tf.Tensor:
         """The kernel that `layer` applies under this sample."""
 
     def weights_of(self, decision: str) -> tf.Tensor:
@@ -31,7 +32,7 @@ def current_sample() -> Sample | None:
 
 
 @contextlib.contextmanager
-def following(sample: Sample):
+def following(sample: Sample) -> Iterator[None]:
     """Layers called inside follow `sample`."""
     stack = _active.__dict__.setdefault("stack", [])
     stack.append(sample)

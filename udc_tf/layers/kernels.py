@@ -6,13 +6,17 @@ the kernel that is applied follows from `theta` is the business of whoever mixes
 """
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
 from keras import ops
 
+Shape = tuple[Any, ...]  # of a tensor: numbers, and None where one is not known
 
-def _pair(value, name: str) -> tuple[int, int]:
+
+def _pair(value: int | Sequence[int], name: str) -> tuple[int, int]:
     pair = (value, value) if isinstance(value, int) else tuple(value)
     if len(pair) != 2 or any(not isinstance(v, int) or v < 1 for v in pair):
         raise ValueError(f"`{name}` must be one or two positive integers. Received: {value}")
@@ -28,13 +32,13 @@ class KernelLayer(keras.layers.Layer):
     def __init__(
         self,
         *,
-        use_bias=True,
-        activation=None,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        bias_regularizer=None,
-        **kwargs,
+        use_bias: bool = True,
+        activation: Any = None,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.use_bias = use_bias
@@ -47,20 +51,20 @@ class KernelLayer(keras.layers.Layer):
         self.positions: int | None = None
 
     # What a subclass knows.
-    def kernel_shape(self, input_shape) -> tuple[int, ...]:
+    def kernel_shape(self, input_shape: Shape) -> tuple[int, ...]:
         raise NotImplementedError
 
-    def output_channels(self, input_shape) -> int:
+    def output_channels(self, input_shape: Shape) -> int:
         raise NotImplementedError
 
-    def apply_kernel(self, inputs, kernel):
+    def apply_kernel(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         raise NotImplementedError
 
     # What the search or the compact network adds.
-    def effective_kernel(self, training):
+    def effective_kernel(self, training: bool | None) -> tf.Tensor:
         return self.theta
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         if input_shape[-1] is None:
             raise ValueError(
                 f"The channels of the input of `{self.name}` must be known. Received: {input_shape}"
@@ -79,7 +83,7 @@ class KernelLayer(keras.layers.Layer):
                 regularizer=self.bias_regularizer,
             )
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         kernel = ops.cast(self.effective_kernel(training), self.compute_dtype)
         if not training and tf.distribute.get_strategy().num_replicas_in_sync > 1:
             outputs = self.apply_kernel(_never_empty(inputs), kernel)[: ops.shape(inputs)[0]]
@@ -90,7 +94,9 @@ class KernelLayer(keras.layers.Layer):
             outputs = ops.add(outputs, ops.cast(self.bias, outputs.dtype))
         return self.activation(outputs)
 
-    def compute_output_spec(self, inputs, training=None):
+    def compute_output_spec(
+        self, inputs: keras.KerasTensor, training: bool | None = None
+    ) -> keras.KerasTensor:
         # From the shape of the kernel alone: tracing how it comes about takes most of the time that
         # a large network is built in.
         kernel = keras.KerasTensor(self.theta.shape, self.compute_dtype)
@@ -98,7 +104,7 @@ class KernelLayer(keras.layers.Layer):
         self.positions = self.multiplied_positions(inputs.shape, outputs.shape)
         return keras.KerasTensor(outputs.shape, outputs.dtype)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         kernel = keras.KerasTensor(self.kernel_shape(input_shape), self.compute_dtype)
         inputs = keras.KerasTensor(input_shape, self.compute_dtype)
         return tuple(self.apply_kernel(inputs, kernel).shape)
@@ -110,7 +116,7 @@ class KernelLayer(keras.layers.Layer):
             raise AttributeError(f"`{self.name}` has no kernel before it is built.")
         return self.theta
 
-    def multiplied_positions(self, input_shape, output_shape) -> int | None:
+    def multiplied_positions(self, input_shape: Shape, output_shape: Shape) -> int | None:
         """How often each weight of a dense kernel is multiplied for one input."""
         spatial = tuple(output_shape)[1:-1]
         return None if None in spatial else math.prod(spatial)
@@ -120,7 +126,7 @@ class KernelLayer(keras.layers.Layer):
         """Spatial positions of the kernel."""
         return math.prod(getattr(self, "kernel_size", ()))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "use_bias": self.use_bias,
@@ -146,7 +152,14 @@ def _never_empty(inputs: tf.Tensor) -> tf.Tensor:
 class _SpatialKernel(KernelLayer):
     """What the three convolutions share."""
 
-    def __init__(self, kernel_size, strides=1, padding="valid", dilation_rate=1, **kwargs):
+    def __init__(
+        self,
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] = 1,
+        padding: str = "valid",
+        dilation_rate: int | Sequence[int] = 1,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         if padding not in ("valid", "same"):
             raise ValueError(f"`padding` must be 'valid' or 'same'. Received: {padding!r}")
@@ -155,7 +168,7 @@ class _SpatialKernel(KernelLayer):
         self.dilation_rate = _pair(dilation_rate, "dilation_rate")
         self.padding = padding
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "kernel_size": self.kernel_size,
@@ -170,17 +183,19 @@ class Conv2DKernel(_SpatialKernel):
 
     in_axis, out_axis = 2, 3
 
-    def __init__(self, filters, kernel_size, *, groups=1, **kwargs):
+    def __init__(
+        self, filters: int, kernel_size: int | Sequence[int], *, groups: int = 1, **kwargs: Any
+    ):
         super().__init__(kernel_size, **kwargs)
         self.filters, self.groups = filters, groups
 
-    def kernel_shape(self, input_shape):
+    def kernel_shape(self, input_shape: Shape) -> tuple[int, ...]:
         return (*self.kernel_size, input_shape[-1] // self.groups, self.filters)
 
-    def output_channels(self, input_shape):
+    def output_channels(self, input_shape: Shape) -> int:
         return self.filters
 
-    def apply_kernel(self, inputs, kernel):
+    def apply_kernel(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         return ops.conv(
             inputs,
             kernel,
@@ -190,7 +205,7 @@ class Conv2DKernel(_SpatialKernel):
             dilation_rate=self.dilation_rate,
         )
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "filters": self.filters, "groups": self.groups}
 
 
@@ -199,17 +214,19 @@ class DepthwiseConv2DKernel(_SpatialKernel):
 
     in_axis, out_axis = None, 2
 
-    def __init__(self, kernel_size, *, depth_multiplier=1, **kwargs):
+    def __init__(
+        self, kernel_size: int | Sequence[int], *, depth_multiplier: int = 1, **kwargs: Any
+    ):
         super().__init__(kernel_size, **kwargs)
         self.depth_multiplier = depth_multiplier
 
-    def kernel_shape(self, input_shape):
+    def kernel_shape(self, input_shape: Shape) -> tuple[int, ...]:
         return (*self.kernel_size, input_shape[-1], self.depth_multiplier)
 
-    def output_channels(self, input_shape):
+    def output_channels(self, input_shape: Shape) -> int:
         return input_shape[-1] * self.depth_multiplier
 
-    def apply_kernel(self, inputs, kernel):
+    def apply_kernel(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         return ops.depthwise_conv(
             inputs,
             kernel,
@@ -219,7 +236,7 @@ class DepthwiseConv2DKernel(_SpatialKernel):
             dilation_rate=self.dilation_rate,
         )
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "depth_multiplier": self.depth_multiplier}
 
 
@@ -228,17 +245,17 @@ class Conv2DTransposeKernel(_SpatialKernel):
 
     in_axis, out_axis = 3, 2
 
-    def __init__(self, filters, kernel_size, **kwargs):
+    def __init__(self, filters: int, kernel_size: int | Sequence[int], **kwargs: Any):
         super().__init__(kernel_size, **kwargs)
         self.filters = filters
 
-    def kernel_shape(self, input_shape):
+    def kernel_shape(self, input_shape: Shape) -> tuple[int, ...]:
         return (*self.kernel_size, self.filters, input_shape[-1])
 
-    def output_channels(self, input_shape):
+    def output_channels(self, input_shape: Shape) -> int:
         return self.filters
 
-    def apply_kernel(self, inputs, kernel):
+    def apply_kernel(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         return ops.conv_transpose(
             inputs,
             kernel,
@@ -248,10 +265,10 @@ class Conv2DTransposeKernel(_SpatialKernel):
             dilation_rate=self.dilation_rate,
         )
 
-    def multiplied_positions(self, input_shape, output_shape):
+    def multiplied_positions(self, input_shape: Shape, output_shape: Shape) -> int | None:
         return super().multiplied_positions(output_shape, input_shape)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "filters": self.filters}
 
 
@@ -260,18 +277,18 @@ class DenseKernel(KernelLayer):
 
     in_axis, out_axis = 0, 1
 
-    def __init__(self, units, **kwargs):
+    def __init__(self, units: int, **kwargs: Any):
         super().__init__(**kwargs)
         self.units = units
 
-    def kernel_shape(self, input_shape):
+    def kernel_shape(self, input_shape: Shape) -> tuple[int, ...]:
         return (input_shape[-1], self.units)
 
-    def output_channels(self, input_shape):
+    def output_channels(self, input_shape: Shape) -> int:
         return self.units
 
-    def apply_kernel(self, inputs, kernel):
+    def apply_kernel(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         return ops.matmul(inputs, kernel)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "units": self.units}

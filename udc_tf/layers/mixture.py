@@ -7,6 +7,8 @@ automatic differentiation makes more than twice as many passes over [samples, we
 codes C_k, where Q_k = step_k C_k, the sums over options are matrix products.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import tensorflow as tf
 
@@ -50,7 +52,9 @@ def mixed_kernels(
     no_scale = scale is None
 
     @tf.custom_gradient
-    def mix(theta, ranges, z, *factors):
+    def mix(
+        theta: tf.Tensor, ranges: tf.Tensor, z: tf.Tensor, *factors: tf.Tensor
+    ) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, ...]]]:
         tails = None if index is None else factors[0]
         scale = None if no_scale else factors[-1]
         flat = tf.reshape(theta, [1, -1])
@@ -63,14 +67,14 @@ def mixed_kernels(
         if scale is not None:
             kernels = kernels * scale
 
-        def grad(upstream):
+        def grad(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
             of_scale = None
             if scale is not None:
                 of_scale = _sum_to(upstream * tf.reshape(masked, full), scale.shape)
                 upstream = upstream * scale
             upstream = tf.reshape(upstream, [samples, -1])
             of_tails = None
-            if mask is not None:
+            if mask is not None and tails is not None:
                 of_tails = _sums_by_bucket(upstream * mixed, index, tails.shape[-1])
                 upstream = upstream * (_floored(mask, pruned_gradient) if pruned_gradient else mask)
             by_code = tf.matmul(upstream, codes, transpose_b=True)
@@ -88,13 +92,15 @@ def mixed_kernels(
     return mix(theta, ranges, z, *(f for f in (tails, scale) if f is not None))
 
 
-def _steps(bits, levels, ranges) -> tf.Tensor:
+def _steps(bits: tuple[int, ...], levels: np.ndarray, ranges: tf.Tensor) -> tf.Tensor:
     exact = np.asarray([b == FLOAT_BITS for b in bits])
     steps = ranges / levels
     return tf.where(exact, tf.ones_like(steps), steps) if exact.any() else steps
 
 
-def _codes(flat: tf.Tensor, bits, levels, steps) -> tf.Tensor:
+def _codes(
+    flat: tf.Tensor, bits: tuple[int, ...], levels: np.ndarray, steps: tf.Tensor
+) -> tf.Tensor:
     """[options, weights]: what Q_k is in units of its step."""
     floating = [b == FLOAT_BITS for b in bits]
     if all(floating):
@@ -113,13 +119,21 @@ def _codes(flat: tf.Tensor, bits, levels, steps) -> tf.Tensor:
     return codes
 
 
-def _bounds(bits, ranges) -> tf.Tensor:
+def _bounds(bits: tuple[int, ...], ranges: tf.Tensor) -> tf.Tensor:
     """|theta| up to which an option passes the gradient on; the sign passes it everywhere."""
     unbounded = np.asarray([b in (1, FLOAT_BITS) for b in bits])
     return tf.where(unbounded, tf.fill(ranges.shape, np.float32(np.inf)), ranges)[:, None]
 
 
-def _of_ranges(bits, levels, ranges, z, by_code, of_options, flat) -> tf.Tensor:
+def _of_ranges(
+    bits: tuple[int, ...],
+    levels: np.ndarray,
+    ranges: tf.Tensor,
+    z: tf.Tensor,
+    by_code: tf.Tensor,
+    of_options: tf.Tensor,
+    flat: tf.Tensor,
+) -> tf.Tensor:
     """dQ/dr is C/levels - theta/r inside of the range and C/levels beyond."""
     along = tf.reduce_sum(z * by_code, axis=0) / levels
     back = tf.reshape(tf.matmul(of_options, flat, transpose_b=True), [-1]) / ranges
@@ -143,7 +157,7 @@ def _sums_by_bucket(values: tf.Tensor, index: tf.Tensor, buckets: int) -> tf.Ten
     )
 
 
-def _sum_to(values: tf.Tensor, shape) -> tf.Tensor:
+def _sum_to(values: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
     axes = [i for i, (a, b) in enumerate(zip(values.shape, shape, strict=True)) if a != b]
     return tf.reduce_sum(values, axis=axes, keepdims=True)
 

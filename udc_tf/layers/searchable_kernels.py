@@ -9,6 +9,8 @@ norm, a soft mask would be normalised away.
 """
 
 import functools
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -20,6 +22,8 @@ from udc_tf.layers.kernels import (
     Conv2DTransposeKernel,
     DenseKernel,
     DepthwiseConv2DKernel,
+    KernelLayer,
+    Shape,
 )
 from udc_tf.layers.layer_options import LayerOptions
 from udc_tf.layers.links import KernelLinks
@@ -27,7 +31,7 @@ from udc_tf.layers.mixture import mixed_kernels
 from udc_tf.quantize import masks, quantizers
 
 
-class SearchableKernel:
+class SearchableKernel(KernelLayer):
     """Adds the options to a kernel layer.
 
     Outside a search the layer applies theta as it is: the largest options, without quantization.
@@ -43,23 +47,24 @@ class SearchableKernel:
 
     def __init__(
         self,
-        *args,
-        widths=None,
-        bits=None,
-        sparsities=None,
-        kernels=None,
+        *args: Any,
+        widths: Sequence[float] | None = None,
+        bits: Sequence[int] | None = None,
+        sparsities: Sequence[float] | None = None,
+        kernels: Sequence[int] | None = None,
         width_group: str | None = None,
         input_group: str | list[str] | None = None,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
-        self.options = LayerOptions(widths, bits, sparsities, kernels)
+        wanted: tuple[Any, ...] = (widths, bits, sparsities, kernels)
+        self.options = LayerOptions(*wanted)
         self.width_group = width_group
         self.input_group = input_group
         self.pruned_gradient = 0.0
         self.links: KernelLinks | None = None
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         super().build(input_shape)
         self.log_ranges = self.buckets = None
         if self.options.bits is not None:
@@ -92,23 +97,30 @@ class SearchableKernel:
         self.links = links
         self.pruned_gradient = pruned_gradient
 
+    @property
+    def _followed(self) -> KernelLinks:
+        if self.links is None:
+            raise ValueError(f"`{self.name}` follows no decisions: it is not part of a search.")
+        return self.links
+
     def initialize_ranges(self) -> None:
         """Sets each option's range to what suits the present theta."""
-        if self.log_ranges is None:
+        if self.log_ranges is None or self.options.bits is None:
             return
         theta = keras.ops.convert_to_numpy(self.theta)
         ranges = [quantizers.initial_range(theta, b) for b in self.options.bits]
         self.log_ranges.assign(np.log(ranges))
 
-    def effective_kernel(self, training):
+    def effective_kernel(self, training: bool | None) -> tf.Tensor:
         sample = current_sample()
         return self.theta if sample is None else sample.kernel_of(self)
 
     def kernels_of_samples(self, z: tf.Tensor) -> list[tf.Tensor]:
         """The kernel under each of the samples z, [samples, decisions, options]."""
-        samples, links = z.shape[0], self.links
+        samples, links = z.shape[0], self._followed
+        bits: tuple[int, ...]
         bits, z_bits, ranges = (quantizers.FLOAT_BITS,), tf.ones([samples, 1]), tf.ones([1])
-        if self.log_ranges is not None:
+        if self.log_ranges is not None and self.options.bits is not None:
             bits, ranges = self.options.bits, tf.exp(self.log_ranges)
         if links.bits is not None:
             z_bits = z[:, links.bits, : len(bits)]
@@ -129,35 +141,38 @@ class SearchableKernel:
         )
         return tf.unstack(kernels)
 
-    def _channel_and_window_masks(self, z) -> tf.Tensor | None:
+    def _channel_and_window_masks(self, z: tf.Tensor) -> tf.Tensor | None:
         """The factors of whole taps and input channels, [samples, ...]; None if all are 1."""
-        samples, links, rank = z.shape[0], self.links, len(self.theta.shape)
+        samples, links, rank = z.shape[0], self._followed, len(self.theta.shape)
         masks = []
         if links.window is not None:
             shape = [samples, *self.kernel_size, 1, 1]
             masks.append(tf.reshape(links.window.mask(z), shape))
-        if links.inputs is not None and links.inputs.decided:
+        if self.in_axis is not None and links.inputs is not None and links.inputs.decided:
             shape = [samples] + [1] * rank
             shape[1 + self.in_axis] = self.theta.shape[self.in_axis]
             masks.append(tf.reshape(links.inputs.mask(z), shape))
         return functools.reduce(tf.multiply, masks) if masks else None
 
-    def _tails(self, z):
-        options = len(self.options.sparsities)
-        if self.links.sparsity is None:
+    def _tails(self, z: tf.Tensor) -> tf.Tensor:
+        row, options = self._followed.sparsity, len(self.options.sparsities or ())
+        if row is None:
             return masks.tail_sums(tf.ones([z.shape[0], 1]))
-        return masks.tail_sums(z[:, self.links.sparsity, :options])
+        return masks.tail_sums(z[:, row, :options])
 
     def activity(self, pi: tf.Tensor) -> tf.Tensor:
         """Probability that each weight is there, from the probabilities of all decisions."""
-        shape, links = self.theta.shape, self.links
+        shape, links = self.theta.shape, self._followed
         active = tf.ones(shape)
         if links.window is not None:
             active *= tf.reshape(links.window.mask(pi[None]), [*self.kernel_size, 1, 1])
         outputs = links.outputs.mask(pi[None])
         if self.in_axis is None:
             return active * tf.reshape(outputs, [1, 1, shape[2], shape[3]])
-        for axis, mask in ((self.in_axis, links.inputs.mask(pi[None])), (self.out_axis, outputs)):
+        axes = [(self.out_axis, outputs)]
+        if links.inputs is not None:
+            axes.insert(0, (self.in_axis, links.inputs.mask(pi[None])))
+        for axis, mask in axes:
             along = [1] * len(shape)
             along[axis] = shape[axis]
             active *= tf.reshape(mask, along)
@@ -165,17 +180,17 @@ class SearchableKernel:
 
     def ranked_buckets(self, theta: np.ndarray, activity: np.ndarray) -> np.ndarray:
         """Theta ranked anew."""
-        return masks.nested_buckets(np.abs(theta), activity, self.options.sparsities)
+        return masks.nested_buckets(np.abs(theta), activity, self.options.sparsities or ())
 
     def followed_ranges(self, theta: np.ndarray, now: np.ndarray, share: float) -> np.ndarray:
         """The logarithms of the ranges, moved by `share` towards what fits theta best.
 
         A weight beyond its range has no gradient, so a range must not stay behind.
         """
-        best = [quantizers.initial_range(theta, b) for b in self.options.bits]
+        best = [quantizers.initial_range(theta, b) for b in self.options.bits or ()]
         return ((1 - share) * now + share * np.log(best)).astype(np.float32)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "widths": self.options.widths,

@@ -13,6 +13,8 @@ mask's. With `beta = 0` this is the plain format Q. Eight bits have levels enoug
 above 127: there m is 1. One bit is r * sign(theta).
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import tensorflow as tf
 
@@ -82,7 +84,9 @@ def low_bit_kernel(
     """
 
     @tf.custom_gradient
-    def kernel(theta, r):
+    def kernel(
+        theta: tf.Tensor, r: tf.Tensor
+    ) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]]:
         step = step_of(r, bits)
         shift = shift_of(beta, step, bits)
         code = codes_of(theta, step, shift, bits)
@@ -93,7 +97,7 @@ def low_bit_kernel(
             rest = tf.clip_by_value(theta, -top, top) if clip_unquantized else theta
             value = tf.where(quantized > 0.5, value, rest)
 
-        def grad(upstream):
+        def grad(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             passes = mask if pruned_gradient == 0 else mask + pruned_gradient * (1.0 - mask)
             inside = tf.cast(magnitude <= top, theta.dtype)
             if bits == 1:

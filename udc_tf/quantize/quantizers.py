@@ -35,7 +35,7 @@ def straight_through(forward: tf.Tensor, backward: tf.Tensor) -> tf.Tensor:
 
 
 @tf.custom_gradient
-def round_straight_through(x: tf.Tensor):
+def round_straight_through(x: tf.Tensor) -> tuple:
     """round(x) with the gradient of x, in one pass over the weights."""
     return tf.round(x), lambda upstream: upstream
 

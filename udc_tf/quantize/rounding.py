@@ -23,7 +23,9 @@ def first_roundings(units: np.ndarray, output_scale: float) -> np.ndarray:
     return np.exp2(np.clip(-exponent, 0, 30))
 
 
-def first_rounding_of_mean(input_scale: float, output_scale: float, count: int) -> float:
+def first_rounding_of_mean(
+    input_scale: float | np.floating, output_scale: float | np.floating, count: int
+) -> float:
     """The same for a mean of `count` values, whose multiplier TFLM does not bring to [0.5, 1).
 
     >>> first_rounding_of_mean(1.0, 0.3, 16), first_rounding_of_mean(1.0, 0.3, 1)

@@ -1,8 +1,10 @@
 """The figures of a report, each from plain numbers to a matplotlib figure."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -182,7 +184,14 @@ def probabilities_figure(probabilities: Mapping[str, tuple[list, list]]) -> Figu
     return figure
 
 
-def _curve(axes, history, name, colour, label, **style) -> None:
+def _curve(
+    axes: Axes,
+    history: Sequence[Mapping[str, float]],
+    name: str,
+    colour: str,
+    label: str | None,
+    **style: Any,
+) -> None:
     points = [(row["epoch"] + 1, row[name]) for row in history if name in row]
     if points:
         x, y = zip(*points, strict=True)

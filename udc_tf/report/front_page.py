@@ -26,7 +26,11 @@ def write_front(folder: str | os.PathLike, names: Sequence[str]) -> pathlib.Path
     folder = pathlib.Path(folder)
     top, parts = collect(folder), {name: collect(folder / name) for name in names}
     label = LABELS[top.task][1]
-    points = [(_flash(f), f.results["test_score"]) for f in parts.values() if _is_tested(f)]
+    points = [
+        (size, facts.results["test_score"])
+        for facts in parts.values()
+        if _is_tested(facts) and (size := _flash(facts)) is not None
+    ]
     content = "<p>One search, several budgets; each has a folder and a report of its own.</p>"
     content += table(
         ["budget", "flash, bytes", "of the budget", f"test {label}", "search, s", "MACs"],

@@ -61,8 +61,8 @@ def read_probabilities(path: pathlib.Path) -> dict[str, tuple[list[float], list[
     remedy = "remove it; only tightening and the report know less then"
     content = _checked(path, {}, remedy)
     for name, value in content.items():
-        options, likely = value if isinstance(value, list) and len(value) == 2 else (None, None)
-        if not (_are_numbers(options) and _are_numbers(likely) and len(options) == len(likely)):
+        pair = value if isinstance(value, list) and len(value) == 2 else ("", "")
+        if not all(map(_are_numbers, pair)) or len(pair[0]) != len(pair[1]):
             raise DamagedFileError(path, f"{name} has no options and probabilities", remedy)
     return {name: (options, likely) for name, (options, likely) in content.items()}
 

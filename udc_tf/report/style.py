@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import matplotlib
 
@@ -11,7 +12,7 @@ INK, BLUE, ORANGE, GREY, GREEN, PALE = (
     "#1f2933", "#0b69a3", "#de6a26", "#9aa5b1", "#2f8132", "#dce6ef",
 )  # fmt: skip
 WIDTH = 5.4
-_SETTINGS = {
+_SETTINGS: Any = {
     "font.size": 9,
     "axes.titlesize": 9.5,
     "axes.titleweight": "bold",

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from absl import logging
@@ -20,19 +20,26 @@ from udc_tf.search.repair import Budget, extreme, preferences, repair
 from udc_tf.training import batch_norm
 from udc_tf.training.seeding import seed_random_layers
 
+if TYPE_CHECKING:
+    from udc_tf.search.model import SearchModel
 
-def extract_architecture(search, batches: Iterable[Any] | None) -> Architecture:
+_Option = TypeVar("_Option", int, float)
+
+
+def extract_architecture(search: "SearchModel", batches: Iterable[Any] | None) -> Architecture:
     """The most likely configuration inside every target, with the search's weights."""
     return architecture_of(search, repaired_choice(search), batches)
 
 
-def most_likely_architecture(search) -> Architecture:
+def most_likely_architecture(search: "SearchModel") -> Architecture:
     """The most likely configuration as it is, without weights: inside the targets or not."""
     likely = decisions.most_likely(search.state.log_probabilities())
     return describe(search, likely.numpy().argmax(axis=1))
 
 
-def architecture_of(search, chosen: np.ndarray, batches=None) -> Architecture:
+def architecture_of(
+    search: "SearchModel", chosen: np.ndarray, batches: Iterable[Any] | None = None
+) -> Architecture:
     """The architecture of any choice of options, with the search's weights."""
     plain = describe(search, chosen)
     if search.problem.compactable is None:
@@ -47,13 +54,13 @@ def architecture_of(search, chosen: np.ndarray, batches=None) -> Architecture:
             "No data to measure batch-norm statistics on: give `statistics`. The network keeps "
             "those of the search, which mix many configurations."
         )
-    elif layers:
+    elif layers and batches is not None:
         seed_random_layers(compact, search.settings.seed)  # which are at work while it measures
         batch_norm.measure_statistics(layers, lambda x: compact(x, training=True), batches)
     return dataclasses.replace(plain, weights=get_layer_weights(compact))
 
 
-def repaired_choice(search, scores: np.ndarray | None = None) -> np.ndarray:
+def repaired_choice(search: "SearchModel", scores: np.ndarray | None = None) -> np.ndarray:
     """Option numbers: the most likely ones (or by other scores), moved inside the targets."""
     budget, plan = Budget(search.problem.bound), search.problem.plan
     if scores is None:
@@ -81,7 +88,7 @@ def chosen_options(plan: Plan, choices: Mapping[str, float], base: np.ndarray) -
     return chosen
 
 
-def describe(search, chosen: np.ndarray) -> Architecture:
+def describe(search: "SearchModel", chosen: np.ndarray) -> Architecture:
     """The architecture of option numbers, without weights."""
     problem = search.problem
     plan = problem.plan
@@ -123,12 +130,12 @@ def describe(search, chosen: np.ndarray) -> Architecture:
     )
 
 
-def _only(options):
+def _only(options: tuple[_Option, ...] | None) -> _Option | None:
     """The option of a decision that has just one; None where nothing is searched."""
     return options[0] if options else None
 
 
-def _configuration(plan: Plan, choices) -> Configuration:
+def _configuration(plan: Plan, choices: Mapping[str, float]) -> Configuration:
     channels = {}
     for g, counts in plan.widths.items():
         name = plan.groups[g].name
@@ -149,7 +156,9 @@ def _configuration(plan: Plan, choices) -> Configuration:
     return Configuration(channels, layers, branches)
 
 
-def _search_weights(search, choices) -> dict[str, dict[str, np.ndarray]]:
+def _search_weights(
+    search: "SearchModel", choices: Mapping[str, float]
+) -> dict[str, dict[str, np.ndarray]]:
     """The searched network's weights by the original layers' names, ranges of the chosen bits."""
     weights = {}
     for name, layer in search.layers_by_name.items():
@@ -157,7 +166,7 @@ def _search_weights(search, choices) -> dict[str, dict[str, np.ndarray]]:
         if isinstance(layer, SearchableKernel):
             ranges, options = values.pop("log_ranges", None), layer.options.bits
             values.pop("buckets", None)
-            if ranges is not None:
+            if ranges is not None and options is not None:
                 bits = choices.get(f"bits/{name}", options[0])
                 values["log_range"] = ranges[options.index(bits)]
         weights[name] = values

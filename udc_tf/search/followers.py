@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from udc_tf.layers.searchable_kernels import SearchableKernel
@@ -24,15 +25,16 @@ def followers_of(
     """
     ranked = [layer for layer in layers if layer.buckets is not None]
     ranged = [layer for layer in layers if layer.log_ranges is not None and range_follow]
-    variables = [*(la.buckets for la in ranked), *(la.log_ranges for la in ranged)]
+    followers = [*(la.buckets for la in ranked), *(la.log_ranges for la in ranged)]
+    variables = [v for v in followers if v is not None]
 
-    def compute(*values):
-        values = iter(values)
-        buckets = [la.ranked_buckets(next(values), next(values)) for la in ranked]
-        ranges = [la.followed_ranges(next(values), next(values), range_follow) for la in ranged]
+    def compute(*values: np.ndarray) -> list[np.ndarray]:
+        given = iter(values)
+        buckets = [la.ranked_buckets(next(given), next(given)) for la in ranked]
+        ranges = [la.followed_ranges(next(given), next(given), range_follow) for la in ranged]
         return [*buckets, *ranges]
 
-    def fresh():
+    def fresh() -> list[tf.Tensor]:
         pi, read = probabilities(), tf.convert_to_tensor
         arguments = [v for la in ranked for v in (read(la.theta), la.activity(pi))]
         arguments += [v for la in ranged for v in (read(la.theta), read(la.log_ranges))]

@@ -10,6 +10,7 @@ a first guess of its own.
 import os
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 
@@ -40,13 +41,13 @@ def shared_epochs(warmup: float, epochs: int) -> int:
 def search_front(
     search: SearchModel,
     targets: Sequence[Target | Sequence[Target]],
-    x=None,
-    y=None,
+    x: Any = None,
+    y: Any = None,
     *,
     epochs: int,
     workdir: str | os.PathLike,
     callbacks: Sequence[keras.callbacks.Callback] = (),
-    **kwargs,
+    **kwargs: Any,
 ) -> list[Architecture]:
     """Searches once for each of several budgets, with one warm-up for all.
 
@@ -81,7 +82,7 @@ def search_front(
         raise ValueError("A front needs at least one target. Received: none")
     folder = pathlib.Path(workdir)
 
-    def fit(state: StateFolder, **length):
+    def fit(state: StateFolder, **length: Any) -> None:
         search.fit(x, y, callbacks=list(callbacks), workdir=state, **length, **kwargs)
 
     shared = shared_epochs(search.settings.warmup, epochs)
@@ -117,6 +118,6 @@ def folder_name(target: Target | Sequence[Target]) -> str:
     >>> folder_name(Flash("24KiB")), folder_name([Flash("900B"), Macs(2e6)])
     ('24KiB', '900B')
     """
-    first = target[0] if isinstance(target, (list, tuple)) else target
+    first = target[0] if isinstance(target, Sequence) else target
     size = int(first.budget)
     return f"{size // 1024}KiB" if size % 1024 == 0 else f"{size}B"

@@ -10,7 +10,7 @@ import numpy as np
 from absl import logging
 
 from udc_tf.cost.priced_network import Plan
-from udc_tf.cost.targets import Target
+from udc_tf.cost.targets import BoundTarget, Target
 from udc_tf.graph import conversion
 from udc_tf.graph.channel_groups import ChannelGroups
 from udc_tf.graph.layer_rules import kernel_kind
@@ -124,7 +124,7 @@ def _loads_again(layer: keras.layers.Layer) -> bool:
     return True
 
 
-def _check_reachable(targets, bound, plan):
+def _check_reachable(targets: Sequence[Target], bound: tuple[BoundTarget, ...], plan: Plan) -> None:
     for reach, b in zip(reachable(targets, bound, plan), bound, strict=True):
         wanted = reach.target.describe(b.budget)
         if b.budget < reach.smallest:
@@ -150,18 +150,20 @@ def _check_reachable(targets, bound, plan):
         )
 
 
-def _searchable_network(graph: Graph, plan: Plan):
+def _searchable_network(
+    graph: Graph, plan: Plan
+) -> tuple[keras.Model, dict[str, keras.layers.Layer]]:
     priced = {p.name: p for p in plan.layers}
     made: dict[int, keras.Operation] = {}
     originals: dict[str, keras.layers.Layer] = {}
     layers: dict[str, keras.layers.Layer] = {}
 
-    def make(node: Node):
+    def make(node: Node) -> keras.Operation:
         if node.name in priced:
             options = dataclasses.asdict(priced[node.name].options)
-            kind = kernel_kind(node.layer)
+            kind = kernel_kind(node.layer) or ""  # what is priced has one
             config = conversion.kernel_config(node.layer, node.name)
-            new = _SEARCHABLE[kind](**config, **options)
+            new: Any = _SEARCHABLE[kind](**config, **options)
         elif isinstance(node.layer, Mix):
             new = Mix(node.layer.branch_count, name=conversion.safe_name(f"{node.name}_mix"))
             if plan.decision_index("choice", node.name) is not None:
@@ -173,7 +175,7 @@ def _searchable_network(graph: Graph, plan: Plan):
         originals[node.name], layers[node.name] = node.layer, new
         return new
 
-    def convert(node: Node):
+    def convert(node: Node) -> keras.Operation:
         if id(node.layer) not in made:
             made[id(node.layer)] = make(node)
         return made[id(node.layer)]

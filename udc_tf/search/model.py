@@ -4,13 +4,14 @@ import contextlib
 import copy
 import dataclasses
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from udc_tf.compact.architecture import Architecture
 from udc_tf.cost.targets import Target, loadable, target_from_dict
 from udc_tf.layers.current_sample import following
 from udc_tf.layers.searchable_kernels import SearchableKernel
@@ -27,7 +28,7 @@ from udc_tf.search.space import SearchSpace
 from udc_tf.search.state import SearchState
 from udc_tf.training import batch_norm, divergence, schedules, training_data, workers
 from udc_tf.training.epochs import resumable_batches
-from udc_tf.training.training_state import KeepState, history_of
+from udc_tf.training.training_state import KeepState, StatePlace, history_of
 
 _STATISTICS_BATCHES = 8
 
@@ -51,7 +52,7 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
         layers: dict[str, keras.layers.Layer],
         problem: SearchProblem,
         settings: SearchSettings,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.network = network
@@ -77,7 +78,7 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
     def targets(self) -> tuple[Target, ...]:
         return self.problem.targets
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
         z = decisions.most_likely(self.state.log_probabilities())[None]
         with following(Samples(z, self._rows).view(0)):
             return self.network(inputs, training=training)
@@ -114,7 +115,7 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
             for i, d in enumerate(self.problem.plan.decisions)
         }
 
-    def architecture(self, statistics: Any = None):
+    def architecture(self, statistics: Any = None) -> Architecture:
         """The most likely configuration, repaired so that every target holds.
 
         It carries this model's weights, with batch-norm statistics measured for it on `statistics`
@@ -134,13 +135,13 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
 
     def summary(
         self,
-        line_length=None,
-        positions=None,
-        print_fn=None,
-        expand_nested=False,
-        show_trainable=False,
-        layer_range=None,
-    ):
+        line_length: int | None = None,
+        positions: Any = None,
+        print_fn: Callable[[str], Any] | None = None,
+        expand_nested: bool = False,
+        show_trainable: bool = False,
+        layer_range: Any = None,
+    ) -> None:
         """As `keras.Model.summary`; then the most likely option of every decision, with its size.
 
         The second table goes to `print_fn` in a call of its own.
@@ -155,19 +156,19 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
     # Training.
     def compile(
         self,
-        optimizer=None,
-        loss=None,
-        loss_weights=None,
-        metrics=None,
-        weighted_metrics=None,
-        run_eagerly=False,
-        steps_per_execution=1,
-        jit_compile="auto",
-        auto_scale_loss=True,
+        optimizer: Any = None,
+        loss: Any = None,
+        loss_weights: Any = None,
+        metrics: Any = None,
+        weighted_metrics: Any = None,
+        run_eagerly: bool = False,
+        steps_per_execution: int = 1,
+        jit_compile: bool | str = "auto",
+        auto_scale_loss: bool = True,
         *,
-        decision_optimizer=None,
-        range_optimizer=None,
-    ):
+        decision_optimizer: Any = None,
+        range_optimizer: Any = None,
+    ) -> None:
         """As `keras.Model.compile`, with two more optimizers.
 
         Args:
@@ -195,7 +196,7 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
         if self.network.built:
             self._build_optimizers()
 
-    def _build_optimizers(self):
+    def _build_optimizers(self) -> None:
         self.optimizer.build(self.trainable_variables)
         self.decision_optimizer.build([self.state.logits])
         self.range_optimizer.build(self.ranges)
@@ -212,37 +213,34 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
 
     def fit(
         self,
-        x=None,
-        y=None,
-        batch_size=None,
-        epochs=1,
-        verbose="auto",
-        callbacks=None,
-        validation_split=0.0,
-        validation_data=None,
-        shuffle=True,
-        class_weight=None,
-        sample_weight=None,
-        initial_epoch=0,
-        steps_per_epoch=None,
-        validation_steps=None,
-        validation_batch_size=None,
-        validation_freq=1,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: int | str = "auto",
+        callbacks: Any = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        class_weight: dict[int, float] | None = None,
+        sample_weight: Any = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: Any = 1,
         *,
-        planned_epochs=None,
-        workdir=None,
-    ):
+        planned_epochs: int | None = None,
+        workdir: StatePlace = None,
+    ) -> keras.callbacks.History:
         """As `keras.Model.fit`. Schedules follow from `epochs` and the length of an epoch.
 
-        With `planned_epochs` this call is the first part of a run of so many epochs.
+        With `planned_epochs` this call is the first part of a run of so many. With `workdir`, a
+        folder, the state is kept there after every epoch: a run that was interrupted goes on from
+        there when it is called again, and returns the history of all epochs.
 
-        With `workdir`, a folder (or a `StateFolder`), the state is kept there after every epoch. A
-        run that was interrupted goes on from there when it is called again, and ends as it would
-        have; the history it returns is that of all epochs.
-
-        Arrays are shuffled in an order that depends on the seed and the epoch alone, so that a run
-        which is interrupted and resumed sees what it would have seen. With a dataset or generator,
-        that is for its maker to see to.
+        Arrays are shuffled in an order that depends on the seed and the epoch alone. With a
+        dataset or generator, the order of a resumed run is for its maker to see to.
         """
         if not self.compiled:
             raise ValueError("Call `compile` before `fit`, at least with a loss.")
@@ -269,8 +267,7 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
             initial_epoch = epochs if done.stopped else done.epochs
         plan_run(self, steps * ((planned_epochs or epochs) - initial_epoch))
         if isinstance(x, tf.data.Dataset):
-            replicas = self.distribute_strategy.num_replicas_in_sync
-            x = training_data.for_replicas(x, replicas)
+            x = training_data.for_replicas(x, self.distribute_strategy.num_replicas_in_sync)
         with divergence.told_briefly():
             history = super().fit(
                 x,
@@ -278,7 +275,7 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
                 batch_size,
                 epochs,
                 verbose,
-                with_last(callbacks, SetOut(), KeepState(state)),
+                with_last(self, callbacks, SetOut(), KeepState(state)),
                 validation_split,
                 validation_data,
                 shuffle,
@@ -308,16 +305,16 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
 
     def evaluate(
         self,
-        x=None,
-        y=None,
-        batch_size=None,
-        verbose="auto",
-        sample_weight=None,
-        steps=None,
-        callbacks=None,
-        return_dict=False,
-        **kwargs,
-    ):
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: int | str = "auto",
+        sample_weight: Any = None,
+        steps: int | None = None,
+        callbacks: Any = None,
+        return_dict: bool = False,
+        **kwargs: Any,
+    ) -> Any:
         """As `keras.Model.evaluate`, for the most likely configuration with its own statistics.
 
         Those of batch norm are measured for it on a few batches of what `fit` was given, for
@@ -328,13 +325,20 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
                 x, y, batch_size, verbose, sample_weight, steps, callbacks, return_dict, **kwargs
             )
 
-    def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
+    def predict(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: int | str = "auto",
+        steps: int | None = None,
+        callbacks: Any = None,
+    ) -> Any:
         """As `keras.Model.predict`, with the statistics of `evaluate`, so that both agree."""
         with self._own_statistics():
             return super().predict(x, batch_size, verbose, steps, callbacks)
 
     @contextlib.contextmanager
-    def _own_statistics(self):
+    def _own_statistics(self) -> Iterator[None]:
         layers = batch_norm.batch_norm_layers(self.network)
         with batch_norm.unchanged(self.network):
             batch_norm.measure_statistics(
@@ -342,23 +346,22 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
             )
             yield
 
-    def train_step(self, data):
+    def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         return search_step(self, data)
 
-    def predict_by_samples(self, x, z: tf.Tensor):
+    def predict_by_samples(self, x: Any, z: tf.Tensor) -> Any:
         """Outputs for samples z, [samples, decisions, options], each on its part of the batch."""
         return predict_by_samples(self.network, x, Samples(z, self._rows))
 
     def refresh_masks(self) -> None:
         """Ranks all weights anew under the present probabilities."""
-        followers, fresh = followers_of(
-            self.kernel_layers, lambda: tf.exp(self.state.log_probabilities()), range_follow=0.0
-        )
+        log_pi = self.state.log_probabilities
+        followers, fresh = followers_of(self.kernel_layers, lambda: tf.exp(log_pi()), 0.0)
         for variable, value in zip(followers, fresh() if followers else [], strict=True):
             variable.assign(value)
 
     # Saving.
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         if self.problem.source is None:
             raise ValueError(
                 "A search over a subclassed model can be saved with `save_weights` only."
@@ -371,17 +374,17 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "SearchModel":
         from udc_tf.search.make import make_searchable
 
         return make_searchable(
-            keras.saving.deserialize_keras_object(config["model"]),
+            keras.saving.deserialize_keras_object(config["model"], custom_objects),
             space=SearchSpace.from_dict(config["space"]),
             target=[target_from_dict(t) for t in config["targets"]],
             settings=SearchSettings(**config["settings"]),
         )
 
-    def get_compile_config(self):
+    def get_compile_config(self) -> dict[str, Any]:
         config = super().get_compile_config()
         if not self.compiled:
             return config
@@ -390,7 +393,7 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
         config["derive_decision_rate"] = self.derives_decision_rate
         return config
 
-    def compile_from_config(self, config):
+    def compile_from_config(self, config: dict[str, Any]) -> None:
         config = {k: keras.saving.deserialize_keras_object(v) for k, v in config.items()}
         derive = config.pop("derive_decision_rate")
         self.compile(**config)

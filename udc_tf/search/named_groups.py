@@ -1,5 +1,7 @@
 """Plans for models whose graph cannot be read: subclassed, with named channel groups."""
 
+from collections.abc import Iterator, Mapping, Sequence
+
 import keras
 import numpy as np
 
@@ -18,7 +20,7 @@ def is_subclassed(model: keras.Model) -> bool:
         return not isinstance(model, keras.Sequential)
 
 
-def plan_named_groups(model: keras.Model):
+def plan_named_groups(model: keras.Model) -> tuple[dict[str, SearchableKernel], Plan]:
     """The UDC layers of a built model by name, and the plan of its decisions.
 
     The options are those given to the layers: their variables exist before the search does.
@@ -72,10 +74,10 @@ def plan_named_groups(model: keras.Model):
             if len(widths[g]) > 1:
                 fractions = tuple(n / groups[g].channels for n in widths[g])
                 decisions.append(Decision("width", groups[g].name, fractions))
-    for layer in priced:
-        for kind, values in (("bits", layer.options.bits), ("sparsity", layer.options.sparsities)):
+    for each in priced:
+        for kind, values in (("bits", each.options.bits), ("sparsity", each.options.sparsities)):
             if values is not None and len(values) > 1:
-                decisions.append(Decision(kind, layer.name, values))
+                decisions.append(Decision(kind, each.name, values))
     if not decisions:
         raise ValueError(f"Nothing can be searched in `{model.name}` with this space.")
     left_out = {p.name: "it is not a UDC layer; its weights count as bytes" for p in parts}
@@ -84,7 +86,7 @@ def plan_named_groups(model: keras.Model):
     )
 
 
-def _leaves(model: keras.Model):
+def _leaves(model: keras.Model) -> Iterator[keras.layers.Layer]:
     for layer in model.layers:
         if isinstance(layer, keras.Model):
             yield from _leaves(layer)
@@ -92,7 +94,9 @@ def _leaves(model: keras.Model):
             yield layer
 
 
-def _groups(layers):
+def _groups(
+    layers: Mapping[str, SearchableKernel],
+) -> tuple[list[ChannelGroup], dict[int, tuple[float, ...] | None]]:
     groups: list[ChannelGroup] = []
     widths: dict[int, tuple[float, ...] | None] = {}
     by_name: dict[str, int] = {}
@@ -115,7 +119,9 @@ def _groups(layers):
     return groups, widths
 
 
-def _inputs(layer, index, groups) -> ChannelMap | None:
+def _inputs(
+    layer: SearchableKernel, index: Mapping[str, int], groups: Sequence[ChannelGroup]
+) -> ChannelMap | None:
     if layer.in_axis is None:
         return None
     length = int(layer.theta.shape[layer.in_axis])
@@ -140,12 +146,16 @@ def _inputs(layer, index, groups) -> ChannelMap | None:
     return ChannelMap(np.tile(group, times), np.tile(places, times))
 
 
-def _outputs(layer, index) -> ChannelMap:
+def _outputs(layer: SearchableKernel, index: Mapping[str, int]) -> ChannelMap:
     if layer.in_axis is None:
         channels = int(layer.theta.shape[2]) * int(layer.theta.shape[3])
         source = layer.input_group or layer.width_group
         if source is None:
             return ChannelMap.fixed(channels)
+        if not isinstance(source, str):
+            raise ValueError(
+                f"A depthwise layer reads one group. Received: {source} for `{layer.name}`"
+            )
         times = int(layer.theta.shape[3])
         places = np.repeat(np.arange(channels // times), times)
         return ChannelMap(np.full(channels, index[source]), places)

@@ -31,7 +31,10 @@ def plan_search(graph: Graph, channels: ChannelGroups, space: SearchSpace) -> Pl
             f"No layer matches {', '.join(map(repr, unmatched))} of the search space. The layers "
             f"are: {', '.join(sorted(names))}"
         )
-    layers, fixed, left_out, seen = [], [], {}, set()
+    layers: list[PricedLayer] = []
+    fixed: list[FixedPart] = []
+    left_out: dict[str, str] = {}
+    seen: set[int] = set()
     uses = Uses.of(graph)
     folded = {id(n) for node in graph.nodes for n in absorbed(node, uses)}
     for node in graph.nodes:
@@ -41,9 +44,10 @@ def plan_search(graph: Graph, channels: ChannelGroups, space: SearchSpace) -> Pl
             if shared:
                 # Its weights are stored once; only its multiplications happen again.
                 earlier = next(i for i, p in enumerate(layers) if p.name == node.name)
-                again = _positions(node)
-                first = layers[earlier]
-                total = None if None in (again, first.positions) else first.positions + again
+                again, first = _positions(node), layers[earlier]
+                total = None
+                if again is not None and first.positions is not None:
+                    total = first.positions + again
                 layers[earlier] = dataclasses.replace(first, positions=total)
                 continue
             layers.append(_priced(node, channels, space, left_out))
@@ -89,21 +93,24 @@ def width_counts(channels: int, widths: tuple[float, ...]) -> tuple[int, ...]:
     return tuple(sorted({max(1, round(w * channels)) for w in widths}))
 
 
-def _width_decisions(graph, channels, space, left_out):
+def _width_decisions(
+    graph: Graph, channels: ChannelGroups, space: SearchSpace, left_out: dict[str, str]
+) -> tuple[list[Decision], dict[int, tuple[int, ...]]]:
     by_name = {g.name: i for i, g in enumerate(channels.groups)}
     options: dict[int, dict[str, tuple[float, ...] | None]] = {}
     for node in graph.nodes:
         if rule_of_node(node).channels is Channels.OPENS:
             for g in set(channels.map_of(node.output).group.tolist()) - {FIXED}:
-                wanted = _own_options(node, space).widths
-                options.setdefault(g, {})[node.name] = wanted
-    decisions, widths = [], {}
+                options.setdefault(g, {})[node.name] = _own_options(node, space).widths
+    decisions: list[Decision] = []
+    widths: dict[int, tuple[int, ...]] = {}
     for name, g in by_name.items():
         group = channels.groups[g]
         wanted = set(options.get(g, {}).values())
+        common = next(iter(wanted), None)
         if group.frozen:
             left_out[f"width of {name}"] = group.frozen
-        elif None in wanted or not wanted:
+        elif None in wanted or common is None:
             left_out[f"width of {name}"] = "the search space leaves its width alone"
         elif len(wanted) > 1:
             raise ValueError(
@@ -111,7 +118,7 @@ def _width_decisions(graph, channels, space, left_out):
                 f"{options[g]}"
             )
         else:
-            counts = width_counts(group.channels, wanted.pop())
+            counts = width_counts(group.channels, common)
             if len(counts) > 1 or counts[0] < group.channels:
                 widths[g] = counts
             if len(counts) > 1:
@@ -130,14 +137,16 @@ def _own_options(node: Node, space: SearchSpace) -> LayerOptions:
     return dataclasses.replace(options, **{k: v for k, v in given.items() if v is not None})
 
 
-def _priced(node: Node, channels: ChannelGroups, space: SearchSpace, left_out) -> PricedLayer:
+def _priced(
+    node: Node, channels: ChannelGroups, space: SearchSpace, left_out: dict[str, str]
+) -> PricedLayer:
     options = _own_options(node, space)
     if space.is_frozen(node.name):
         left_out[node.name] = "the search space freezes it"
-    inputs = channels.map_of(node.inputs[0])
+    inputs: ChannelMap | None = channels.map_of(node.inputs[0])
     if kernel_kind(node.layer) == "DepthwiseConv2D":
         inputs = None
-    elif (groups := getattr(node.layer, "groups", 1)) > 1:
+    elif inputs is not None and (groups := getattr(node.layer, "groups", 1)) > 1:
         inputs = ChannelMap.fixed(len(inputs) // groups)
     kernels = _usable_kernels(node, options.kernels, left_out)
     return PricedLayer(
@@ -154,10 +163,13 @@ def _priced(node: Node, channels: ChannelGroups, space: SearchSpace, left_out) -
 def _positions(node: Node) -> int | None:
     transposed = kernel_kind(node.layer) == "Conv2DTranspose"
     spatial = (node.inputs[0] if transposed else node.output).shape[1:-1]
-    return None if None in spatial else math.prod(spatial)
+    known = [size for size in spatial if size is not None]
+    return math.prod(known) if len(known) == len(spatial) else None
 
 
-def _usable_kernels(node: Node, kernels, left_out) -> tuple[int, ...] | None:
+def _usable_kernels(
+    node: Node, kernels: tuple[int, ...] | None, left_out: dict[str, str]
+) -> tuple[int, ...] | None:
     """Kernel sizes that can be cut from the middle of this layer's kernel without a shift."""
     layer = node.layer
     size = tuple(getattr(layer, "kernel_size", ()))
@@ -193,7 +205,9 @@ def _stays_aligned(node: Node, kernel: int) -> bool:
     return True
 
 
-def _fixed_part(node: Node, channels: ChannelGroups, shared: bool, left_out) -> FixedPart:
+def _fixed_part(
+    node: Node, channels: ChannelGroups, shared: bool, left_out: dict[str, str]
+) -> FixedPart:
     rule = rule_of_node(node)
     outputs = channels.map_of(keras.tree.flatten(node.outputs)[0])
     part = FixedPart(node.name, outputs, rule.price(node), gates=node.gates)

@@ -16,7 +16,7 @@ def project(logits: tf.Tensor, valid: tf.Tensor, cap: tf.Tensor, bisections: int
     centred = tf.where(valid, logits - mean, 0.0)
     spread = tf.reduce_max(centred, -1, keepdims=True) - tf.reduce_min(centred, -1, keepdims=True)
 
-    def satisfied(temperature):
+    def satisfied(temperature: tf.Tensor) -> tf.Tensor:
         log_pi = log_probabilities(centred / temperature, valid)
         return tf.exp(tf.reduce_max(log_pi, axis=-1, keepdims=True)) <= cap
 

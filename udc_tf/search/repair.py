@@ -5,9 +5,11 @@ those that cost least probability first, until every target holds and the budget
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 
+from udc_tf.cost.counts import CountMaps, Counts
 from udc_tf.cost.priced_network import Plan
 from udc_tf.cost.targets import BoundTarget
 
@@ -22,7 +24,7 @@ class Budget:
 
     targets: tuple[BoundTarget, ...]
 
-    def _largest(self, counts_of) -> np.ndarray:
+    def _largest(self, counts_of: Callable[[CountMaps], Counts]) -> np.ndarray:
         return np.max([t.cost(counts_of(t.maps)) / t.budget for t in self.targets], axis=0)
 
     def ratio(self, chosen: np.ndarray) -> float:
@@ -92,7 +94,9 @@ def preferences(log_pi: np.ndarray, plan: Plan) -> np.ndarray:
     return scores
 
 
-def repair(log_pi: np.ndarray, valid: np.ndarray, budget: Budget, smallest: np.ndarray):
+def repair(
+    log_pi: np.ndarray, valid: np.ndarray, budget: Budget, smallest: np.ndarray
+) -> np.ndarray:
     """The most likely choice of options for which `budget.ratio` is at most 1, and not far below.
 
     Args:
@@ -108,20 +112,20 @@ def repair(log_pi: np.ndarray, valid: np.ndarray, budget: Budget, smallest: np.n
     return _polish(chosen, log_pi, budget)
 
 
-def _losses(chosen, log_pi):
+def _losses(chosen: np.ndarray, log_pi: np.ndarray) -> np.ndarray:
     """What probability each move costs, in nats; moves that are none cost infinitely much."""
     losses = log_pi[np.arange(len(chosen)), chosen][:, None] - log_pi
     losses[np.arange(len(chosen)), chosen] = np.inf
     return losses
 
 
-def _move(chosen, flat_index, options):
+def _move(chosen: np.ndarray, flat_index: int | np.integer, options: int) -> np.ndarray:
     moved = chosen.copy()
     moved[flat_index // options] = flat_index % options
     return moved
 
 
-def _shrink(chosen, log_pi, budget):
+def _shrink(chosen: np.ndarray, log_pi: np.ndarray, budget: Budget) -> np.ndarray | None:
     options = log_pi.shape[1]
     for _ in range(len(chosen) * options):
         ratio = budget.ratio(chosen)
@@ -139,7 +143,7 @@ def _shrink(chosen, log_pi, budget):
     return None
 
 
-def _fill(chosen, log_pi, budget):
+def _fill(chosen: np.ndarray, log_pi: np.ndarray, budget: Budget) -> np.ndarray:
     options = log_pi.shape[1]
     for _ in range(len(chosen) * options):
         ratio = budget.ratio(chosen)
@@ -159,7 +163,9 @@ def _fill(chosen, log_pi, budget):
     return chosen
 
 
-def _fill_by_two(chosen, log_pi, budget, ratio):
+def _fill_by_two(
+    chosen: np.ndarray, log_pi: np.ndarray, budget: Budget, ratio: float
+) -> np.ndarray | None:
     """Up beyond the budget, then down again, where that ends above where it began."""
     options = log_pi.shape[1]
     after, losses = budget.after_moves(chosen), _losses(chosen, log_pi)
@@ -176,7 +182,7 @@ def _fill_by_two(chosen, log_pi, budget, ratio):
     return best
 
 
-def _polish(chosen, log_pi, budget):
+def _polish(chosen: np.ndarray, log_pi: np.ndarray, budget: Budget) -> np.ndarray:
     """Takes back changes, alone or against another change, where the budget allows it."""
     options = log_pi.shape[1]
     for _ in range(_ROUNDS):

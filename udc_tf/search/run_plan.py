@@ -1,12 +1,15 @@
 """What the length of a run settles: its schedules, the decisions' rate, when the guess is made."""
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
 from udc_tf.training import schedules, workers
 from udc_tf.training.training_state import TrainingState, state_of
+
+if TYPE_CHECKING:
+    from udc_tf.search.model import SearchModel
 
 _FASTEST_DECISION_RATE = 0.5  # runs of a few steps would else decide in one
 # Adam steps by its rate however noisy the gradient is. From a first guess that must stay small, or
@@ -15,7 +18,7 @@ _FASTEST_DECISION_RATE = 0.5  # runs of a few steps would else decide in one
 _FASTEST_FROM_A_GUESS = 0.01
 
 
-def plan_run(search, steps: int) -> None:
+def plan_run(search: "SearchModel", steps: int) -> None:
     """Lays the schedules of a `SearchModel` over what it has done and `steps` more."""
     total = search.state.steps_done() + steps
     search.state.planned.assign(total)
@@ -26,17 +29,17 @@ def plan_run(search, steps: int) -> None:
         settings = search.settings
         deciding = max(1.0, (1 - settings.warmup) * total)
         fastest = _FASTEST_FROM_A_GUESS if settings.certainty else _FASTEST_DECISION_RATE
-        rate = min(settings.decision_travel / deciding, fastest)
-        search.decision_optimizer.learning_rate = rate
+        of_decisions = min(settings.decision_travel / deciding, fastest)
+        search.decision_optimizer.learning_rate = of_decisions
 
 
 class SetOut(keras.callbacks.Callback):
     """Makes the first guess when the warm-up has shaped the weights."""
 
-    def on_train_begin(self, logs=None):
-        self._before = None
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._before: int | None = None
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         # With `steps_per_execution` several steps pass between two calls.
         state, before = self.model.state, self._before
         done = state.steps_done()
@@ -48,17 +51,17 @@ class SetOut(keras.callbacks.Callback):
 
 
 def with_last(
-    callbacks: Any, *last: keras.callbacks.Callback
+    model: keras.Model, callbacks: Any, *last: keras.callbacks.Callback
 ) -> list[keras.callbacks.Callback] | keras.callbacks.CallbackList:
     """`fit`'s callbacks and, behind all of them, those that must see what the others did."""
     if isinstance(callbacks, keras.callbacks.CallbackList):
-        for callback in last:
-            callbacks.append(callback)
-        return callbacks
+        return keras.callbacks.CallbackList(
+            [*callbacks.callbacks, *last], add_history=True, model=model, **(callbacks.params or {})
+        )
     return [*keras.tree.flatten(callbacks or []), *last]
 
 
-def training_state(search, workdir: Any, steps: int, epochs: int) -> TrainingState:
+def training_state(search: "SearchModel", workdir: Any, steps: int, epochs: int) -> TrainingState:
     """All that a run of a `SearchModel` needs to go on; without a `workdir` it keeps nothing."""
     if workdir is not None and not search.built:
         raise ValueError("The model must be built, so that its state can be restored.")

@@ -1,6 +1,7 @@
 """The samples of one step, and a forward pass in which every sample has its part of the batch."""
 
 import dataclasses
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -45,7 +46,7 @@ class SampleView:
         return self.samples.z[self.index, self.samples.rows[decision]]
 
 
-def predict_by_samples(network: keras.Model, x, samples: Samples):
+def predict_by_samples(network: keras.Model, x: Any, samples: Samples) -> Any:
     """Each sample on its own slice of the batch; a batch smaller than that is gone round."""
     count = samples.z.shape[0]
     if count == 1:

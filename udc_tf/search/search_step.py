@@ -1,14 +1,20 @@
 """One training step of a search: weights, ranges and decisions together."""
 
+from typing import TYPE_CHECKING, Any
+
 import keras
 import tensorflow as tf
 
 from udc_tf.search import decisions
 from udc_tf.search.followers import followers_of
+from udc_tf.search.state import Now
 from udc_tf.training import divergence
 
+if TYPE_CHECKING:
+    from udc_tf.search.model import SearchModel
 
-def search_step(search, data) -> dict[str, tf.Tensor]:
+
+def search_step(search: "SearchModel", data: Any) -> dict[str, tf.Tensor]:
     """Trains a `SearchModel` on one batch and returns the logs."""
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     now = search.state.schedule()
@@ -37,7 +43,13 @@ def search_step(search, data) -> dict[str, tf.Tensor]:
     return {**logs, "size_loss": size_loss, **_decision_logs(search, now)}
 
 
-def _apply(search, gradients, ranges, weights, now):
+def _apply(
+    search: "SearchModel",
+    gradients: list[tf.Tensor],
+    ranges: list[keras.Variable],
+    weights: list[keras.Variable],
+    now: Now,
+) -> None:
     of_logits, of_ranges = gradients[0], gradients[1 : 1 + len(ranges)]
     search.optimizer.apply(gradients[1 + len(ranges) :], weights)
     if ranges:
@@ -51,7 +63,7 @@ def _apply(search, gradients, ranges, weights, now):
     search.state.finish_step(now)
 
 
-def _refresh_if_due(search):
+def _refresh_if_due(search: "SearchModel") -> None:
     """Every few steps, masks and ranges follow the weights."""
     due = tf.equal(search.state.step % search.settings.mask_refresh, 0)
     followers, fresh = followers_of(
@@ -67,7 +79,7 @@ def _refresh_if_due(search):
         variable.assign(value)
 
 
-def _decision_logs(search, now):
+def _decision_logs(search: "SearchModel", now: Now) -> dict[str, tf.Tensor]:
     log_pi = search.state.log_probabilities()
     both = tf.stack([decisions.most_likely(log_pi), tf.exp(log_pi)])
     argmax_ratio, expected_ratio = tf.unstack(search.cost_ratios(both))

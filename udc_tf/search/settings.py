@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from udc_tf.quantize.plain_numbers import is_number, is_whole, plain
 
@@ -75,8 +76,8 @@ class SearchSettings:
     decision_travel: float = 30.0
     seed: int = 0
 
-    def __post_init__(self):
-        def check(valid, name, wanted):
+    def __post_init__(self) -> None:
+        def check(valid: Any, name: str, wanted: str) -> None:
             if not valid:
                 raise ValueError(f"`{name}` must be {wanted}. Received: {getattr(self, name)!r}")
 
@@ -106,7 +107,7 @@ class SearchSettings:
         check(is_number(travel) and travel > 0, "decision_travel", "positive")
 
     @classmethod
-    def vanilla(cls, strength: float = 1.0, **changes) -> "SearchSettings":
+    def vanilla(cls, strength: float = 1.0, **changes: Any) -> "SearchSettings":
         """Plain differentiable search: one soft sample, no rejection, projection or warm-up."""
         return cls(
             samples=1,

@@ -43,7 +43,7 @@ class SearchSpace:
     overrides: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     frozen: tuple[str, ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for kind in _KINDS:
             object.__setattr__(self, kind, checked_options(kind, getattr(self, kind)))
         overrides = {}

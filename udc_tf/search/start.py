@@ -58,6 +58,8 @@ def harm(decision: Decision, theta: np.ndarray | None) -> np.ndarray:
         return _WIDTH * halvings + _NARROWNESS * (options.max() / options - 1)
     if decision.kind == "sparsity":
         return _PRUNING * halvings + _PRUNING_MORE * halvings**2
+    if theta is None:
+        raise ValueError(f"The bits of `{decision.subject}` cannot be judged without its weights.")
     total = max(float(np.square(np.asarray(theta, np.float64)).sum()), _NOTHING)
     lost = np.array([_rounding_error(theta, int(b)) for b in options]) / total
     return _ROUNDING * np.log(1 / np.clip(1 - lost, _NOTHING, 1.0)) + _PER_HALVED_BITS * halvings
@@ -87,20 +89,20 @@ def first_guess(
     valid_options = tf.constant(valid)
 
     @tf.function  # it is called a hundred times and more
-    def differentiated(logits):
+    def differentiated(logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         pi = tf.exp(decisions.log_probabilities(logits, valid_options))
         with tf.GradientTape() as tape:
             tape.watch(pi)
             ratio = cost_ratios(pi[None])[0]
         return ratio, tape.gradient(ratio, pi)
 
-    def ratio_and_slope(logits):
+    def ratio_and_slope(logits: np.ndarray) -> tuple[float, np.ndarray]:
         ratio, slope = differentiated(tf.constant(logits, tf.float32))
         return float(ratio), slope.numpy()
 
     base = np.where(valid, -certainty * harms, 0.0)
 
-    def under(pressure: float):
+    def under(pressure: float) -> tuple[np.ndarray, float]:
         logits = base
         for _ in range(_ROUNDS):
             ratio, slope = ratio_and_slope(logits)

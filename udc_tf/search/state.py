@@ -1,6 +1,6 @@
 """All state of a search that is not weights: logits, and where the run stands."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -24,7 +24,9 @@ class Now(NamedTuple):
 class SearchState(keras.layers.Layer):
     """The decisions' logits in one padded matrix, and the step count; both saved with a model."""
 
-    def __init__(self, all_decisions: tuple[Decision, ...], settings: SearchSettings, **kwargs):
+    def __init__(
+        self, all_decisions: tuple[Decision, ...], settings: SearchSettings, **kwargs: Any
+    ):
         super().__init__(trainable=False, **kwargs)
         self.settings = settings
         sizes = np.asarray([len(d.options) for d in all_decisions])
@@ -35,7 +37,7 @@ class SearchState(keras.layers.Layer):
         # The whole step refreshes masks in numpy, which XLA cannot compile.
         self.supports_jit = False
 
-    def build(self, _):
+    def build(self, _: Any) -> None:
         # Replicas compute all of this alike, from gradients that were summed over them. So each
         # takes its own ("first" is the first of a process): a mean would be one more exchange.
         self.logits = self.add_weight(
@@ -130,5 +132,5 @@ class SearchState(keras.layers.Layer):
             self.logits.assign(projection.project(logits, self.valid, cap))
         self.step.assign_add(1)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         raise NotImplementedError("A search state is saved as part of its model.")

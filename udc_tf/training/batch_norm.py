@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 
@@ -57,7 +58,7 @@ def unchanged(model: keras.Model) -> Iterator[None]:
     variables = model.non_trainable_variables
     strategy = model.distribute_strategy
 
-    def put_back(values):
+    def put_back(values: list[np.ndarray]) -> None:
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
 

@@ -8,6 +8,7 @@ reads from files.
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import keras
 import numpy as np
@@ -97,7 +98,7 @@ class EpochData:
     3
     """
 
-    def __init__(self, data, batch_size: int = 128, seed: int = 0, steps: int | None = None):
+    def __init__(self, data: Any, batch_size: int = 128, seed: int = 0, steps: int | None = None):
         self._given = data
         self._passed = 0
         if isinstance(data, tf.data.Dataset):
@@ -166,10 +167,10 @@ class EpochData:
         self.begin_pass()
         return [batch[0] for batch in self.dataset.take(batches)]
 
-    def batch_of_zeros(self):
+    def batch_of_zeros(self) -> Any:
         """One batch of the right shapes and types."""
 
-        def zeros(spec):
+        def zeros(spec: tf.TensorSpec) -> np.ndarray:
             return np.zeros([1 if d is None else d for d in spec.shape], spec.dtype.as_numpy_dtype)
 
         return keras.tree.map_structure(zeros, self.dataset.element_spec)

@@ -78,7 +78,7 @@ class Augmentation:
         """Augments every batch, differently in every pass."""
         seeds = tf.data.Dataset.random(seed=self.seed, rerandomize_each_iteration=True).batch(2)
 
-        def augmented(batch, seed):
+        def augmented(batch: tuple[tf.Tensor, ...], seed: tf.Tensor) -> tuple[tf.Tensor, ...]:
             return (self(batch[0], seed), *batch[1:])
 
         pairs = tf.data.Dataset.zip((dataset, seeds))

@@ -48,7 +48,7 @@ class CosineOverRun(keras.optimizers.schedules.LearningRateSchedule):
             raise ValueError(f"Need 0 <= final <= initial. Received: {initial=}, {final=}")
         self.initial, self.final, self.warmup, self.steps = initial, final, warmup, steps
 
-    def __call__(self, step):
+    def __call__(self, step: int | tf.Tensor) -> tf.Tensor:
         if self.steps is None:
             return tf.constant(self.initial)
         first = round(self.warmup * self.steps)
@@ -66,7 +66,7 @@ class CosineOverRun(keras.optimizers.schedules.LearningRateSchedule):
             return None
         return rate["config"] if rate["config"]["steps"] is None else None
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             "initial": self.initial,
             "final": self.final,

@@ -3,6 +3,7 @@
 import zlib
 
 import keras
+import tensorflow as tf
 
 
 def seed_for(seed: int, name: str) -> int:
@@ -14,7 +15,9 @@ def seed_for(seed: int, name: str) -> int:
     return zlib.crc32(f"{seed}/{name}".encode()) % 2**31
 
 
-def drawn(initializer, shape, seed: int):
+def drawn(
+    initializer: keras.initializers.Initializer, shape: tuple[int, ...], seed: int
+) -> tf.Tensor:
     """What an initializer gives; unless it has a seed of its own, for this one.
 
     Keras gives an initializer without a seed one of the process' own when it is made.

@@ -7,7 +7,8 @@ search runs.
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import keras
 import numpy as np
@@ -44,13 +45,13 @@ class TensorBoard(keras.callbacks.Callback):
         if image_every < 1:
             raise ValueError(f"`image_every` must be at least 1. Received: {image_every}")
         self._log_dir, self._image_every = os.fspath(log_dir), image_every
-        self._writer = None
+        self._writer: Any = None  # made when training begins
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         if self._writer is None:
             self._writer = tf.summary.create_file_writer(self._log_dir)
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         with self._full_disk_told(), self._writer.as_default():
             for name, value in (logs or {}).items():
                 write_scalar(_GROUPS.get(name, f"epoch/{name}"), float(value), epoch)
@@ -59,7 +60,7 @@ class TensorBoard(keras.callbacks.Callback):
                     write_image(f"decisions/{kind}", image, epoch)
             self._writer.flush()
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         with self._full_disk_told():
             self._writer.flush()
 
@@ -85,7 +86,9 @@ def write_image(tag: str, image: np.ndarray, step: int) -> None:
     tf.summary.write(tag, content, step=step, metadata=_metadata("images"))
 
 
-def decision_images(probabilities, cell: int = 12) -> dict[str, np.ndarray]:
+def decision_images(
+    probabilities: Mapping[str, Mapping[float, float]], cell: int = 12
+) -> dict[str, np.ndarray]:
     """One image per kind of decision: a row per decision, a column per option, dark where likely.
 
     >>> images = decision_images({"bits/conv": {4: 0.25, 8: 0.75}}, cell=1)
@@ -105,7 +108,7 @@ def decision_images(probabilities, cell: int = 12) -> dict[str, np.ndarray]:
     return images
 
 
-def _metadata(plugin: str):
+def _metadata(plugin: str) -> Any:
     metadata = tf.compat.v1.SummaryMetadata()
     metadata.plugin_data.plugin_name = plugin
     return metadata

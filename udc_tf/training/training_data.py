@@ -108,7 +108,7 @@ def check_class_numbers(y: Any, loss: Any, model: keras.Model) -> None:
     name = getattr(loss, "name", getattr(loss, "__name__", loss))
     if not isinstance(name, str) or name not in _TAKE_CLASS_NUMBERS or not is_arrays(y):
         return
-    outputs = getattr(model, "outputs", None) or ()
+    outputs: Sequence[Any] = getattr(model, "outputs", None) or ()
     if tree.is_nested(y) or len(outputs) != 1:
         return
     labels, shape = np.asarray(y), outputs[0].shape
@@ -141,7 +141,7 @@ def for_replicas(data: tf.data.Dataset, replicas: int) -> tf.data.Dataset:
     if replicas == 1:
         return data
 
-    def filled(*batch):
+    def filled(*batch: Any) -> Any:
         size = tf.shape(tree.flatten(batch)[0])[0]
         rows = tf.range(tf.maximum(size, replicas)) % size
         batch = tree.map_structure(lambda t: tf.gather(t, rows), batch)
@@ -191,5 +191,5 @@ def _as_tuple(item: Any) -> tuple:
     return item if isinstance(item, tuple) else (item,)
 
 
-def _inputs_only(*item):
+def _inputs_only(*item: Any) -> Any:
     return item[0]

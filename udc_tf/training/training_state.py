@@ -47,6 +47,9 @@ class StateFolder:
     history: str | os.PathLike | None = None
 
 
+StatePlace = str | os.PathLike | StateFolder | None  # where a state is kept; None keeps none
+
+
 @dataclasses.dataclass
 class Progress:
     """How far a run is.
@@ -90,7 +93,7 @@ class TrainingState:
 
     def __init__(
         self,
-        folder: str | os.PathLike | StateFolder | None,
+        folder: StatePlace,
         name: str,
         variables: Mapping[str, Sequence[keras.Variable]],
         plan: Mapping[str, Any] | None = None,
@@ -146,7 +149,13 @@ class TrainingState:
 
     @property
     def _path(self) -> pathlib.Path:
-        return pathlib.Path(self._folder.path)
+        return pathlib.Path(self._where.path)
+
+    @property
+    def _where(self) -> StateFolder:
+        if self._folder is None:
+            raise ValueError(f"No state of the {self._name} is kept: it has no folder.")
+        return self._folder
 
     @contextlib.contextmanager
     def _telling_briefly(self) -> Iterator[None]:
@@ -160,11 +169,14 @@ class TrainingState:
             ) from error
 
     def _content(self) -> bytes:
-        arrays = {n: keras.ops.convert_to_numpy(v) for n, v in self._variables.items()}
+        arrays: dict[str, Any] = {
+            n: keras.ops.convert_to_numpy(v) for n, v in self._variables.items()
+        }
         progress = json.dumps({**dataclasses.asdict(self.progress), "plan": self._plan})
         arrays[_PROGRESS] = np.array(progress.encode())  # numpy's own text takes four times as much
         memory = io.BytesIO()
-        np.savez(memory, **arrays, **{_CHECKSUM: np.array(_digest(arrays))})
+        arrays[_CHECKSUM] = np.array(_digest(arrays))
+        np.savez(memory, **arrays)
         return memory.getvalue()
 
     def _file(self, generation: int | str) -> str:
@@ -198,6 +210,8 @@ class TrainingState:
 
     def _check(self, kept: "_Kept", may_differ: Sequence[str]) -> None:
         names = {*kept.plan, *self._plan} - {*may_differ}
+        there: Any
+        here: Any
         there, here = ({n: p.get(n) for n in sorted(names)} for p in (kept.plan, self._plan))
         shapes = {n: tuple(v.shape) for n, v in self._variables.items()}
         if there == here and shapes != {n: array.shape for n, array in kept.arrays.items()}:
@@ -208,7 +222,7 @@ class TrainingState:
             different = [n for n in there if there[n] != here[n]]
             there, here = ({n: p[n] for n in different} for p in (there, here))
         raise ValueError(
-            f"The state in {self._folder.path} is that of another run: resume it with the same "
+            f"The state in {self._where.path} is that of another run: resume it with the same "
             f"network and settings, or remove the files {self._file('*')}. It was made with "
             f"{there}. Received: {here}"
         )
@@ -219,10 +233,11 @@ class TrainingState:
             if number <= self._generation - _KEPT:
                 path.unlink(missing_ok=True)
         remove_partials(self._path)
-        if self._folder.history is None:
+        history = self._where.history
+        if history is None:
             return
         rows = [{"epoch": i, **logs} for i, logs in enumerate(self.progress.logs)]
-        with replaced_atomically(pathlib.Path(self._folder.history)) as partial:
+        with replaced_atomically(pathlib.Path(history)) as partial:
             partial.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -238,7 +253,7 @@ class KeepState(keras.callbacks.Callback):
         super().__init__()
         self._state, self._passes = state, passes
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         progress = self._state.progress
         progress.epochs = epoch + 1
         progress.passes = self._passes()

@@ -10,8 +10,8 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterator
-from typing import NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
 
 import keras
 import tensorflow as tf
@@ -100,15 +100,13 @@ class Workers:
             self.wait()
 
 
-def average_over_replicas(
-    strategy: tf.distribute.Strategy, variables: list[keras.Variable]
-) -> None:
+def average_over_replicas(strategy: tf.distribute.Strategy, variables: Sequence[Any]) -> None:
     """Sets variables that every replica updates by itself, as batch norm's are, to their mean."""
     if strategy.num_replicas_in_sync == 1 or not variables:
         return
 
     @tf.function
-    def means():
+    def means() -> list[tf.Tensor]:
         copies = strategy.run(lambda: [tf.identity(v.value) for v in variables])
         return [strategy.reduce("MEAN", copy, axis=None) for copy in copies]
 
@@ -116,7 +114,7 @@ def average_over_replicas(
         variable.assign(mean)
 
 
-class TrainsInLockstep:
+class TrainsInLockstep(keras.Model):
     """Mixed into a `keras.Model`, lets its `fit` and `evaluate` run in several processes.
 
     Keras 3 fails there in two places (https://github.com/keras-team/keras/issues/20585), for which
@@ -128,7 +126,7 @@ class TrainsInLockstep:
       one, with two exchanges each; as one vector, they take two together.
     """
 
-    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         strategy = self.distribute_strategy
         if iterator is not None and spans_processes(strategy):
             _, _, batches = next(iter(iterator))
@@ -138,12 +136,12 @@ class TrainsInLockstep:
             iterator = None
         super()._maybe_symbolic_build(iterator=iterator, data_batch=data_batch)
 
-    def _make_function(self, step_function):
+    def _make_function(self, step_function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         if not spans_processes(self.distribute_strategy):
             return super()._make_function(step_function)
         structure = None
 
-        def packed(data):
+        def packed(data: Any) -> tf.Tensor:
             nonlocal structure  # known when the step is traced, before any logs come out of it
             logs = step_function(data)
             structure = tree.map_structure(lambda _: None, logs)
@@ -151,7 +149,7 @@ class TrainsInLockstep:
 
         function = super()._make_function(packed)
 
-        def unpacked(iterator):
+        def unpacked(iterator: Any) -> Any:
             logs = tf.unstack(function(iterator))
             return tree.pack_sequence_as(structure, logs)
 
