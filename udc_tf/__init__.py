@@ -16,6 +16,7 @@ from udc_tf.compact.summary import summary_bits
 from udc_tf.compact.uniform import compact  # the call, not the room that has it
 from udc_tf.cost.flash import SizeModel
 from udc_tf.cost.targets import Flash, Macs, PaperSize, register_target
+from udc_tf.device import check
 from udc_tf.finetune.run import finetune
 from udc_tf.finetune.stages import Cosine, Stages
 from udc_tf.layers.choice import Choice
@@ -51,6 +52,7 @@ __all__ = [
     "UDCConv2DTranspose",
     "UDCDense",
     "UDCDepthwiseConv2D",
+    "check",
     "compact",
     "finetune",
     "make_searchable",
