@@ -16,7 +16,6 @@ from udc_tf.compact.summary import summary_bits
 from udc_tf.compact.uniform import compact  # the call, not the room that has it
 from udc_tf.cost.flash import SizeModel
 from udc_tf.cost.targets import Flash, Macs, PaperSize, register_target
-from udc_tf.device import check
 from udc_tf.finetune.run import finetune
 from udc_tf.finetune.stages import Cosine, Stages
 from udc_tf.layers.choice import Choice
@@ -26,6 +25,7 @@ from udc_tf.layers.searchable_kernels import (
     UDCDense,
     UDCDepthwiseConv2D,
 )
+from udc_tf.network_check import check
 from udc_tf.search.front import search_front
 from udc_tf.search.make import make_searchable
 from udc_tf.search.model import SearchModel

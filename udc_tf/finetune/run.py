@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
+from udc_tf import network_check
 from udc_tf.finetune.double_rounding import match_double_rounding
 from udc_tf.finetune.losses import Crossentropy, gives_probabilities
 from udc_tf.finetune.rescaling import restore_norms
@@ -47,6 +48,8 @@ def finetune(
     callbacks: Sequence[keras.callbacks.Callback] = (),
     seed: int = 0,
     verbose="auto",
+    accelerator: str | None = "ethos-u55-128",
+    allow_cpu: bool = False,
 ) -> keras.callbacks.History:
     """Trains a compact network in three stages, in place.
 
@@ -76,6 +79,10 @@ def finetune(
             the network as it is after an epoch; what is deployed is `tiny` at the end of the run.
         seed: of the order of arrays, of fresh weights, and of random layers such as dropout.
         verbose: as for `keras.Model.fit`.
+        accelerator: the NPU for which the network is meant: what it does not run is refused before
+            the first step. None: for no device, so that a layer which cannot be exported is only
+            warned of.
+        allow_cpu: whether operators that the NPU does not run may be left to the CPU.
 
     Returns:
         The history of all epochs, those before an interruption included.
@@ -104,20 +111,12 @@ def finetune(
         )
     if teacher is not None:
         check_teacher(teacher, tiny)
-    several = len(tiny.outputs) > 1
-    if loss is None and several:
-        raise ValueError(
-            "A network of several outputs needs a `loss` for them, as in keras.Model.compile. "
-            f"Received: loss=None for {len(tiny.outputs)} outputs"
-        )
-    data = EpochData(train, batch_size, seed, steps_per_epoch)
-    if loss is None:
-        loss = Crossentropy(not gives_probabilities(tiny), stages.label_smoothing)
+    loss, metrics = _loss_and_metrics(tiny, stages, loss, metrics)
     for part in (train, validation_data):
         if isinstance(part, (tuple, list)) and len(part) > 1:
             training_data.check_class_numbers(part[1], loss, tiny)
-    if metrics is None and not several:
-        metrics = ["accuracy"]
+    data = EpochData(train, batch_size, seed, steps_per_epoch)
+    network_check.require_network(tiny, accelerator, allow_cpu)
     for layer in layers:
         layer.weight_training = WeightTraining(
             stages.pruned_gradient, min(stages.alpha) < 1, stages.clip_unquantized
@@ -158,6 +157,21 @@ def finetune(
         run.all_stages()
     tiny.compile("sgd", loss, loss_weights, metrics, jit_compile=False)
     return history_of(tiny, state.progress.logs)
+
+
+def _loss_and_metrics(tiny: keras.Model, stages: Stages, loss, metrics):
+    """Those given, or what a classifier of one output is trained with."""
+    several = len(tiny.outputs) > 1
+    if loss is None and several:
+        raise ValueError(
+            "A network of several outputs needs a `loss` for them, as in keras.Model.compile. "
+            f"Received: loss=None for {len(tiny.outputs)} outputs"
+        )
+    if loss is None:
+        loss = Crossentropy(not gives_probabilities(tiny), stages.label_smoothing)
+    if metrics is None and not several:
+        metrics = ["accuracy"]
+    return loss, metrics
 
 
 def reinitialize(network: keras.Model, seed: int = 0) -> None:

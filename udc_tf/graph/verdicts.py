@@ -46,9 +46,8 @@ class Row:
     instead: str = ""
 
     def __str__(self) -> str:
-        return (
-            f"`{self.name}` ({self.kind}): {'; '.join(filter(None, (self.reason, self.instead)))}"
-        )
+        told = "; ".join(filter(None, (self.reason, self.instead)))
+        return f"`{self.name}` ({self.kind}): {told}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,10 +221,7 @@ _INSTEAD = {
 
 def _instead(node: Node) -> str:
     layer, kind = node.layer, type(node.layer).__name__
-    if (
-        isinstance(layer, (kl.Activation, kl.ReLU, kl.Softmax))
-        or rule_of_node(node).refused is None
-    ):
+    if isinstance(layer, (kl.Activation, kl.ReLU, kl.Softmax)) or rule_of_node(node).kernel:
         return f"take one of the activations {', '.join(_known_activations())}"
     if type(layer).__module__.split(".")[0] not in ("keras", "udc_tf"):
         return "write it with layers of Keras itself"

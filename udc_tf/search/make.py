@@ -9,13 +9,13 @@ import keras
 import numpy as np
 from absl import logging
 
+from udc_tf import network_check
 from udc_tf.cost.priced_network import Plan
 from udc_tf.cost.targets import Target
 from udc_tf.graph import conversion
 from udc_tf.graph.channel_groups import ChannelGroups
 from udc_tf.graph.layer_rules import kernel_kind
 from udc_tf.graph.trace import Graph, Node, require_same_functions, trace
-from udc_tf.graph.verdicts import Check, refusals
 from udc_tf.layers.choice import Mix
 from udc_tf.layers.searchable_kernels import (
     SearchableKernel,
@@ -98,7 +98,7 @@ def make_searchable(
     else:
         source = keras.saving.serialize_keras_object(model)
         graph = trace(_loaded_again(model, source), copy=False)
-        _require_int8(graph, accelerators_of(targets))
+        network_check.require_int8(graph, accelerators_of(targets))
         groups = ChannelGroups(graph)
         plan = plan_search(graph, groups, space)
         _require_decisions(graph, plan)
@@ -111,15 +111,6 @@ def make_searchable(
         logging.info("Not searched: %s, because %s", name, reason)
     problem = SearchProblem(source, plan, space, targets, bound, compactable, allow_cpu)
     return SearchModel(network, layers, problem, settings, name=f"{model.name}_search")
-
-
-def _require_int8(graph: Graph, accelerators: Sequence[str]) -> None:
-    """Refuses what cannot be exported to the targets' devices, or warns if there is none."""
-    found = Check(graph.name, ", ".join(accelerators) or "any Ethos-U", refusals(graph))
-    if accelerators:
-        found.require()
-    elif not found.ok:
-        logging.warning("Searched, since no target is for a device, but %s", found.sentence())
 
 
 def _require_decisions(graph: Graph, plan: Plan) -> None:

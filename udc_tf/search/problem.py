@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from udc_tf import device
+from udc_tf import network_check
 from udc_tf.cost.priced_network import Plan
 from udc_tf.cost.targets import BoundTarget, Target
 from udc_tf.search.space import SearchSpace
@@ -30,7 +30,7 @@ class SearchProblem:
         if self.compactable is None:
             return
         for accelerator in accelerators_of(self.targets):
-            device.require_search(*self.compactable, self.plan, accelerator, self.allow_cpu)
+            network_check.require_search(*self.compactable, self.plan, accelerator, self.allow_cpu)
 
 
 def accelerators_of(targets: Iterable[Target]) -> list[str]:

@@ -4,12 +4,14 @@
 """
 
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 from absl import logging
 
-from udc_tf.graph.verdicts import Check
+from udc_tf.graph.trace import Graph, trace
+from udc_tf.graph.verdicts import Check, refusals
 
 
 def check(
@@ -50,9 +52,26 @@ def require_search(graph, groups, plan, accelerator: str, allow_cpu: bool) -> No
     _require(_asked().check_search(graph, groups, plan, accelerator, allow_cpu))
 
 
-def require_network(model: keras.Model, accelerator: str, allow_cpu: bool) -> None:
-    """Raises a `ValueError` if the device does not run this network."""
-    _require(_asked().check_network(model, accelerator, allow_cpu))
+def require_network(model: keras.Model, accelerator: str | None, allow_cpu: bool) -> None:
+    """Raises a `ValueError` if the device does not run this network; warns if there is none."""
+    if accelerator is not None:
+        _require(_asked().check_network(model, accelerator, allow_cpu))
+    else:
+        require_int8(trace(model), ())
+
+
+def require_int8(graph: Graph, accelerators: Sequence[str]) -> None:
+    """Raises a `ValueError` for what no device runs, by the rulebook alone; warns if none is meant.
+
+    Args:
+        graph: the network.
+        accelerators: the devices that it is meant for.
+    """
+    found = Check(graph.name, ", ".join(accelerators) or "any Ethos-U", refusals(graph))
+    if accelerators:
+        found.require()
+    elif not found.ok:
+        logging.warning("No device was named, so training goes on, but %s", found.sentence())
 
 
 def _require(found: Check) -> None:
