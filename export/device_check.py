@@ -154,7 +154,7 @@ def _left_to_cpu(network: keras.Model, accelerator: str) -> dict[str, vela.CpuOp
     inputs = keras.tree.flatten(network.input)
     noise = [rng.normal(size=(1, *x.shape[1:])).astype(np.float32) for x in inputs]
     exact = to_int8(network, noise, copy=False)
-    tflm_check.run(exact.content, exact.quantize_inputs(noise))
+    tflm_check.load(exact.content)
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "model.tflite")
         path.write_bytes(exact.content)

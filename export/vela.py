@@ -306,5 +306,5 @@ def _explain_cpu_operators(source, accelerator, cpu: tuple[CpuOperator, ...], sa
     return (
         f"{accelerator} does not run all of {source.name}: {len(cpu)} operators were left to the "
         f"CPU ({kinds}). Change these layers, or pass "
-        "allow_cpu_operators=True. Vela's reasons:\n" + "\n".join(reasons)
+        "allow_cpu_operators=True (--allow_cpu). Vela's reasons:\n" + "\n".join(reasons)
     )

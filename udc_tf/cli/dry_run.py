@@ -9,9 +9,10 @@ import time
 import keras
 import numpy as np
 
-from udc_tf.cli.checks import check_outputs
+from udc_tf.cli.checks import check_device, check_outputs
 from udc_tf.cli.options import Run, steps_per_epoch
 from udc_tf.cli.training_steps import make_search
+from udc_tf.cli.workdir import STEPS
 from udc_tf.models.data import DataError
 
 _TIMED_STEPS = 3
@@ -20,10 +21,11 @@ _LARGEST_BATCH = 32  # an ImageNet network's own batches would take minutes and 
 
 def dry_run(run: Run, say=print, timed: bool = True) -> None:
     """Prints the plan of a run."""
-    data = _data_or_stand_in(run, say)
+    data = data_or_stand_in(run, say)
     model = run.build_model(data.input_shape, data.classes)
     if not isinstance(data, _StandIn):
         check_outputs(run, model, data)
+    checked = check_device(run, model, STEPS)
     search = make_search(run, model, data)
     plan = search.problem.plan
     kernels = [layer.theta for layer in search.layers_by_name.values() if hasattr(layer, "theta")]
@@ -38,6 +40,9 @@ def dry_run(run: Run, say=print, timed: bool = True) -> None:
     say("not searched:" if plan.left_out else "not searched: nothing")
     for name, reason in plan.left_out.items():
         say(f"  {name}: {reason}")
+    say(f"device: {str(checked).splitlines()[-1]}")
+    for row in checked.on_cpu:
+        say(f"  on the CPU: {row}")
     if timed:
         _say_time(run, search, data, say)
 
@@ -63,7 +68,8 @@ class _StandIn:
         self.train = range(50_000)
 
 
-def _data_or_stand_in(run: Run, say):
+def data_or_stand_in(run: Run, say):
+    """The data if they are on this machine, else something of their recipe's shapes."""
     try:
         data = run.load_data(download=False)
         say(f"data: {data.describe()}")

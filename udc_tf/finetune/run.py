@@ -145,12 +145,7 @@ def finetune(
     if state.restore():
         data.skip_to(state.progress.passes)
     else:
-        if stages.start == "fresh":
-            reinitialize(tiny, seed)
-        else:
-            restore_norms(tiny, seed)
-        seed_random_layers(tiny, seed)
-        prepare(tiny)
+        _begin(tiny, stages, seed)
     if not state.progress.finished:
         finetuner.build_for(*data.batch_of_zeros())
         run = _Run(finetuner, data, state, validation_data, list(callbacks), verbose)
@@ -172,6 +167,15 @@ def _loss_and_metrics(tiny: keras.Model, stages: Stages, loss, metrics):
     if metrics is None and not several:
         metrics = ["accuracy"]
     return loss, metrics
+
+
+def _begin(tiny: keras.Model, stages: Stages, seed: int) -> None:
+    if stages.start == "fresh":
+        reinitialize(tiny, seed)
+    else:
+        restore_norms(tiny, seed)
+    seed_random_layers(tiny, seed)
+    prepare(tiny)
 
 
 def reinitialize(network: keras.Model, seed: int = 0) -> None:

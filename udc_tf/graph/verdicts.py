@@ -106,6 +106,8 @@ class Check:
     def __str__(self) -> str:
         cells = [("layer", "kind", "verdict", "why", "instead")]
         cells += [(r.name, r.kind, str(r.verdict), r.reason, r.instead) for r in self.rows]
+        if self.ok:
+            cells = [row[:-1] for row in cells]  # nothing has to be done
         sizes = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
         lines = ["  ".join(c.ljust(n) for c, n in zip(row, sizes, strict=True)) for row in cells]
         counts = ", ".join(f"{len(rows)} {v}" for v in Verdict if (rows := self.with_verdict(v)))
