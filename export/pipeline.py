@@ -127,14 +127,9 @@ def export(
     print(result.vela_path, result.flash_bytes, result.manifest["arena_bytes"])
     ```
     """
-    budgets = Budgets.of(target, accelerator)
+    budgets, on_cpu = Budgets.of(target, accelerator), allow_cpu_operators or allow_cpu
     options = _VelaOptions(
-        budgets.accelerator,
-        system_config,
-        memory_mode,
-        optimise,
-        vela_config,
-        allow_cpu_operators or allow_cpu,
+        budgets.accelerator, system_config, memory_mode, optimise, vela_config, on_cpu
     )
     sram_budget = None if sram_budget is None else parse_bytes(sram_budget)
     out_dir = pathlib.Path(out_dir)
