@@ -59,7 +59,9 @@ class Int8Model:
 DEPLOYMENTS = ("single", "two_tensors")
 
 
-def to_int8(model: keras.Model, calibration: Any = None, deployment: str = "single") -> Int8Model:
+def to_int8(
+    model: keras.Model, calibration: Any = None, deployment: str = "single", copy: bool = True
+) -> Int8Model:
     """The int8 TFLite model of `model`.
 
     Ranges of activations come from the model's activation quantizers; `calibration` serves the
@@ -69,6 +71,7 @@ def to_int8(model: keras.Model, calibration: Any = None, deployment: str = "sing
         model: a compact network, or one of plain Keras layers.
         calibration: an array, a list or dictionary of arrays, a dataset or batches.
         deployment: "single", one integer tensor per layer; "two_tensors", see `two_tensors`.
+        copy: as for `trace`: False if nobody else needs the model.
 
     Raises:
         ConversionError: a layer has no int8 operator, or the file does not hold the integers.
@@ -88,7 +91,7 @@ def to_int8(model: keras.Model, calibration: Any = None, deployment: str = "sing
             f"`{bad}` has values that are not finite: the training diverged. Train anew with a "
             "smaller learning rate."
         )
-    network, shifts = lower(model), {}
+    network, shifts = lower(model, copy), {}
     if deployment == "two_tensors":
         shifts, network = two_tensors.shifts(network), two_tensors.split(network)
     samples = None

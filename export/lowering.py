@@ -33,8 +33,12 @@ from udc_tf.graph.uses import Uses
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
 
 
-def lower(model: keras.Model) -> IntegerNetwork:
+def lower(model: keras.Model, copy: bool = True) -> IntegerNetwork:
     """The int8 operators of a functional or sequential model.
+
+    Args:
+        model: the network.
+        copy: as for `trace`.
 
     Raises:
         ConversionError: a layer has no int8 operator here; the message names it.
@@ -46,7 +50,7 @@ def lower(model: keras.Model) -> IntegerNetwork:
     >>> [(step.kind, step.activation) for step in lower(keras.Model(x, y)).steps]
     [('CONV_2D', 'RELU')]
     """
-    return _Lowering(trace(model)).network
+    return _Lowering(trace(model, copy)).network
 
 
 class _Lowering:
@@ -250,11 +254,6 @@ class _Lowering:
 
     def _elementwise(self, node: Node, operator: str) -> None:
         inputs = self._inputs(node)
-        if len(inputs) < 2:
-            raise ConversionError(
-                f"`{node.name}` cannot be exported: there is no int8 operator for a number as one "
-                f"of its operands. {_received(node)}"
-            )
         _, fused, final = self._absorb(node)
         value = inputs[0]
         for n, other in enumerate(inputs[1:], 2):

@@ -84,6 +84,7 @@ def export(
     optimise: str = "Performance",
     vela_config: str | os.PathLike | None = None,
     allow_cpu_operators: bool = False,
+    allow_cpu: bool = False,
     sram_budget: int | str | None = None,
     deployment: str = "single",
     lut: bool = False,
@@ -106,6 +107,7 @@ def export(
         accelerator: if there is no target to say it; default ethos-u55-128.
         system_config, memory_mode, optimise, vela_config, allow_cpu_operators: as in
             `compile_with_vela`.
+        allow_cpu: the same as `allow_cpu_operators`, by the name it has everywhere else.
         sram_budget: largest working memory, such as "256KiB".
         deployment: "single": one integer tensor per layer; "two_tensors": f(x,Q) + beta*f(x,sign)
             for layers in the shifted number format, which takes more flash (see `two_tensors`).
@@ -127,9 +129,9 @@ def export(
     print(result.vela_path, result.flash_bytes, result.manifest["arena_bytes"])
     ```
     """
-    budgets = Budgets.of(target, accelerator)
+    budgets, on_cpu = Budgets.of(target, accelerator), allow_cpu_operators or allow_cpu
     options = _VelaOptions(
-        budgets.accelerator, system_config, memory_mode, optimise, vela_config, allow_cpu_operators
+        budgets.accelerator, system_config, memory_mode, optimise, vela_config, on_cpu
     )
     sram_budget = None if sram_budget is None else parse_bytes(sram_budget)
     out_dir = pathlib.Path(out_dir)

@@ -115,6 +115,7 @@ def fit_size_model(
     configurations: int = DEFAULT_CONFIGURATIONS,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
+    allow_cpu: bool = False,
 ) -> Flash:
     """`target` with a size model that fits this network and space.
 
@@ -124,6 +125,7 @@ def fit_size_model(
         configurations: how many to compile; each takes a few seconds.
         seed: of the sample.
         progress: is called with how many are done, of how many.
+        allow_cpu: whether operators may be left to the CPU.
 
     Example:
 
@@ -137,7 +139,7 @@ def fit_size_model(
         kept = SizeFit.load(path)
         if kept is not None and kept.accelerator == target.accelerator:
             return dataclasses.replace(target, size_model=kept.size_model)
-    rows = measure(model, space, target, configurations, seed, progress)
+    rows = measure(model, space, target, configurations, seed, progress, allow_cpu)
     fitted = SizeFit(fit(rows), target.accelerator, tuple(rows))
     if path is not None:
         fitted.save(path)
@@ -154,6 +156,7 @@ def measure(
     configurations: int,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
+    allow_cpu: bool = False,
 ) -> list[Measurement]:
     """Compiles random configurations whose predicted size is near the target's budget."""
     search = make_searchable(model, space, target)
@@ -168,7 +171,7 @@ def measure(
         # Random preferences, moved inside the budget: what a search could have ended with.
         wish = np.where(valid, 3.0 * rng.normal(size=valid.shape), -np.inf)
         chosen = repair(wish, valid, budget, smallest)
-        rows.append(_measure(search, flash, chosen, target.accelerator, rng))
+        rows.append(_measure(search, flash, chosen, target.accelerator, rng, allow_cpu))
         if progress is not None:
             progress(number + 1, configurations)
     return rows
@@ -180,6 +183,7 @@ def _measure(
     chosen: np.ndarray,
     accelerator: str,
     rng: np.random.Generator,
+    allow_cpu: bool = False,
 ) -> Measurement:
     compact = architecture_of(search, chosen).build()
     make_bell_shaped(compact, rng)
@@ -190,7 +194,7 @@ def _measure(
         path = pathlib.Path(folder, "model.tflite")
         exact = to_int8(compact, noise)
         path.write_bytes(exact.content)
-        compiled = vela.compile_with_vela(path, folder, accelerator)
+        compiled = vela.compile_with_vela(path, folder, accelerator, allow_cpu_operators=allow_cpu)
     streams = size_truth.layer_sizes(exact.network, compiled)
     features, constant = _features(bound, chosen)
     return Measurement(

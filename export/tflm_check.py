@@ -21,6 +21,15 @@ def run(content: bytes, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     return _with_runner(content, lambda runner: runner.run(list(inputs)).outputs)
 
 
+def load(content: bytes) -> None:
+    """Has TFLM prepare all operators of a .tflite.
+
+    Raises:
+        ExportError: TFLM is not there or cannot run the model; with its own words.
+    """
+    _with_runner(content, lambda runner: None)
+
+
 def tensors(content: bytes, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """What each operator of a .tflite makes of the first of some int8 inputs, in order."""
     found = _with_runner(content, lambda runner: runner.tensors(list(inputs)))

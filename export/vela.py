@@ -8,6 +8,7 @@ import dataclasses
 import io
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -66,6 +67,21 @@ class CompiledOperator:
 
 
 @dataclasses.dataclass(frozen=True)
+class CpuOperator:
+    """An operator that Vela left to the CPU.
+
+    Attributes:
+        kind: as TFLite calls it.
+        name: of its output tensor.
+        reason: in Vela's words; empty if it gave none.
+    """
+
+    kind: str
+    name: str
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class VelaResult:
     """A compiled file and Vela's report on it.
 
@@ -73,7 +89,7 @@ class VelaResult:
         path: the compiled .tflite.
         flash_bytes: size of that file, which is what goes into flash.
         sram_bytes: SRAM the NPU needs for feature maps and buffers.
-        cpu_operators: kinds of the operators that were left to the CPU, in order.
+        left_to_cpu: the operators that the NPU does not run, in order.
         cycles: of one inference, as estimated.
         inferences_per_second: as estimated.
         encoded_weight_bytes: all weight streams together.
@@ -83,7 +99,7 @@ class VelaResult:
     path: pathlib.Path
     flash_bytes: int
     sram_bytes: int
-    cpu_operators: tuple[str, ...]
+    left_to_cpu: tuple[CpuOperator, ...]
     cycles: int
     inferences_per_second: float
     encoded_weight_bytes: int
@@ -93,6 +109,11 @@ class VelaResult:
     system_config: str
     memory_mode: str
     optimise: str
+
+    @property
+    def cpu_operators(self) -> tuple[str, ...]:
+        """Kinds of the operators that were left to the CPU, in order."""
+        return tuple(operator.kind for operator in self.left_to_cpu)
 
     @property
     def weight_bytes(self) -> Mapping[int, int]:
@@ -175,7 +196,7 @@ def compile_with_vela(
             raise VelaError(f"Vela wrote no compiled file for {source}. It said:\n{said}")
         summary = _summary(folder)
         operators = _operators(folder / f"{_PLAIN}_debug.xml")
-        cpu = _cpu_operators(produced)
+        cpu = _cpu_operators(produced, said)
         if cpu and not allow_cpu_operators:
             raise CpuOperatorsError(_explain_cpu_operators(source, accelerator, cpu, said))
         path = out_dir / f"{source.stem}_vela.tflite"
@@ -184,7 +205,7 @@ def compile_with_vela(
         path=path,
         flash_bytes=path.stat().st_size,
         sram_bytes=round(float(summary["sram_memory_used"]) * 1024),
-        cpu_operators=cpu,
+        left_to_cpu=cpu,
         cycles=round(float(summary["cycles_total"])),
         inferences_per_second=float(summary["inferences_per_second"]),
         encoded_weight_bytes=round(float(summary["total_npu_encoded_weights"])),
@@ -258,21 +279,34 @@ def _operators(path: pathlib.Path) -> tuple[CompiledOperator, ...]:
     return tuple(found[index] for index in sorted(found))
 
 
-def _cpu_operators(path: pathlib.Path) -> tuple[str, ...]:
-    kinds = [operator.kind for operator in tflite_file.read(path).operators]
-    return tuple(kind for kind in kinds if kind != _NPU_OPERATOR)
+def _cpu_operators(path: pathlib.Path, said: str) -> tuple[CpuOperator, ...]:
+    """The compiled file's operators besides the NPU's, each with what Vela said about it."""
+    blocks = re.split(r"^Warning \(supported operators\) ", said, flags=re.MULTILINE)[1:]
+    reasons = {}
+    for block in blocks:
+        named, why = (re.search(p, block) for p in (r"ofm: '(.*)'", r"(?m)^Reason: *(.*)$"))
+        if named and why:
+            reasons[named[1]] = why[1].strip()
+    file = tflite_file.read(path)
+    return tuple(
+        CpuOperator(operator.kind, name, reasons.get(name, ""))
+        for operator in file.operators
+        if operator.kind != _NPU_OPERATOR
+        for name in [file.tensors[operator.outputs[0]].name]
+    )
 
 
 def _explain_cpu_operators(
-    source: pathlib.Path, accelerator: str, cpu: tuple[str, ...], said: str
+    source: pathlib.Path, accelerator: str, cpu: tuple[CpuOperator, ...], said: str
 ) -> str:
     reasons = [
         line
         for line in _interesting(said)
         if line.startswith(("Warning (supported operators)", "Reason:", "Feature-map"))
     ]
+    kinds = ", ".join(sorted({operator.kind for operator in cpu}))
     return (
         f"{accelerator} does not run all of {source.name}: {len(cpu)} operators were left to the "
-        f"CPU ({', '.join(sorted(set(cpu)))}). Change these layers, or pass "
-        "allow_cpu_operators=True. Vela's reasons:\n" + "\n".join(reasons)
+        f"CPU ({kinds}). Change these layers, or pass "
+        "allow_cpu_operators=True (--allow_cpu). Vela's reasons:\n" + "\n".join(reasons)
     )

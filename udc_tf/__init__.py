@@ -27,6 +27,7 @@ from udc_tf.layers.searchable_kernels import (
     UDCDense,
     UDCDepthwiseConv2D,
 )
+from udc_tf.network_check import check
 from udc_tf.search.front import search_front
 from udc_tf.search.make import make_searchable
 from udc_tf.search.model import SearchModel
@@ -59,6 +60,7 @@ __all__ = [
     "UDCDense",
     "UDCDepthwiseConv2D",
     "__version__",
+    "check",
     "compact",
     "finetune",
     "make_searchable",

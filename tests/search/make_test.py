@@ -14,6 +14,7 @@ from udc_tf.search.extract import architecture_of
 _TENTHS = tuple(n / 10 for n in range(1, 11))
 _UNQUANTIZED = udc_tf.SearchSpace(widths=_TENTHS, sparsities=(0.01, *_TENTHS))
 _ROOMY = udc_tf.Flash("64MiB")
+_NO_DEVICE = udc_tf.PaperSize("64MiB")
 
 
 def _mobilenet_v2():
@@ -119,7 +120,7 @@ class TestGraphs:
         inputs = keras.Input((8, 8, 4))
         x = shared(block(shared(inputs)))
         model = keras.Model(inputs, kl.Conv2D(2, 1)(x + inputs * 0.5))
-        search = udc_tf.make_searchable(model, _UNQUANTIZED, _ROOMY)
+        search = udc_tf.make_searchable(model, _UNQUANTIZED, _NO_DEVICE)
         x = networks.images(model)
         _close(search(x), model(x))
         chosen = _random_choice(search, np.random.default_rng(0))
@@ -307,7 +308,7 @@ class TestBadInput:
         x = kl.Conv2D(8, 3, name="before")(inputs)
         x = kl.LayerNormalization(name="odd")(x)
         model = keras.Model(inputs, kl.Conv2D(4, 1, name="after")(x))
-        search = udc_tf.make_searchable(model, "ethos_u55", _ROOMY)
+        search = udc_tf.make_searchable(model, "ethos_u55", _NO_DEVICE)
         left_out = search.problem.plan.left_out
         assert "LayerNormalization" in left_out["odd"] and "16 weights" in left_out["odd"]
         assert "width of before" in left_out

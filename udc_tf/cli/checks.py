@@ -12,6 +12,7 @@ from udc_tf.cli.usage import UsageError
 from udc_tf.cli.workdir import WorkDir
 from udc_tf.files import DamagedFileError
 from udc_tf.finetune.step import check_teacher
+from udc_tf.graph.verdicts import Check
 from udc_tf.models.data import Dataset, FileDataset
 from udc_tf.saved_models import load_model
 from udc_tf.training.training_data import fits_shape
@@ -47,6 +48,22 @@ def check_runs(runs: Mapping[str, Run], work: WorkDir, steps: Sequence[str]) -> 
             udc_tf.make_searchable(network, run.recipe.space, targets, run.recipe.search)
         finally:
             logging.set_verbosity(verbosity)
+        check_device(run, network, steps)
+
+
+def check_device(run: Run, network: keras.Model, steps: Sequence[str]) -> Check | None:
+    """Whether the NPU runs the network, if it is for one.
+
+    That is so if it has a budget of flash, or if one of the steps is to export it.
+
+    Raises:
+        ValueError: it does not; in one sentence.
+    """
+    if run.device is None and "export" not in steps:
+        return None
+    found = udc_tf.check(network, run.accelerator, space=run.recipe.space, allow_cpu=run.allow_cpu)
+    found.require()
+    return found
 
 
 def check_outputs(run: Run, network: keras.Model, data: Dataset | FileDataset) -> None:

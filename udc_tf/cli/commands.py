@@ -27,6 +27,7 @@ _ABOUT = {
     "udc-search": "Searches for the network that fits the budget.",
     "udc-finetune": "Finetunes what udc-search found in --workdir.",
     "udc-export": "Compiles and verifies what udc-finetune left in --workdir, and reports.",
+    "udc-check": "Says what the NPU makes of each layer of a network; exit code 1: refused.",
 }
 _STEPS_OF = {
     "udc": STEPS,
@@ -52,13 +53,17 @@ def udc_export() -> None:
     leave(main("udc-export", sys.argv))
 
 
+def udc_check() -> None:
+    leave(main("udc-check", sys.argv))
+
+
 def main(command: str, argv: Sequence[str], say: Say = print) -> int:
     """Runs a command; returns its exit code.
 
     Mistakes of the user end in one line on standard error and exit code 2, failures of a step in
     code 1. An interrupted run says how to go on.
     """
-    values = make_flags()
+    values = make_flags(command)
     try:
         rest = values([command, *argv[1:]])
     except flags.Error as error:
@@ -104,6 +109,10 @@ def _explain(error: Exception) -> str:
 
 def _run(command: str, values: flags.FlagValues, line: str, say: Say) -> int:
     options = options_of(values)
+    if command == "udc-check":
+        from udc_tf.cli.check_command import run_check
+
+        return run_check(options.over({}), values, say)
     if values["dry_run"].value:
         from udc_tf.cli.dry_run import dry_run
 

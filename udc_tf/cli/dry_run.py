@@ -11,10 +11,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from udc_tf.cli.checks import check_outputs
+from udc_tf.cli.checks import check_device, check_outputs
 from udc_tf.cli.options import Run, steps_per_epoch
 from udc_tf.cli.training_steps import make_search
 from udc_tf.cli.usage import Say
+from udc_tf.cli.workdir import STEPS
 from udc_tf.cost.priced_network import Decision
 from udc_tf.models.data import DataError, Dataset, FileDataset
 from udc_tf.search.model import SearchModel
@@ -25,10 +26,11 @@ _LARGEST_BATCH = 32  # an ImageNet network's own batches would take minutes and 
 
 def dry_run(run: Run, say: Say = print, timed: bool = True) -> None:
     """Prints the plan of a run."""
-    data = _data_or_stand_in(run, say)
+    data = data_or_stand_in(run, say)
     model = run.build_model(data.input_shape, data.classes)
     if not isinstance(data, _StandIn):
         check_outputs(run, model, data)
+    checked = check_device(run, model, STEPS)
     search = make_search(run, model, data)
     plan = search.problem.plan
     kernels = [layer.theta for layer in search.layers_by_name.values() if hasattr(layer, "theta")]
@@ -43,6 +45,10 @@ def dry_run(run: Run, say: Say = print, timed: bool = True) -> None:
     say("not searched:" if plan.left_out else "not searched: nothing")
     for name, reason in plan.left_out.items():
         say(f"  {name}: {reason}")
+    if checked is not None:
+        say(f"device: {str(checked).splitlines()[-1]}")
+        for row in checked.on_cpu:
+            say(f"  on the CPU: {row}")
     if timed:
         _say_time(run, search, data, say)
 
@@ -68,7 +74,8 @@ class _StandIn:
         self.train = range(50_000)
 
 
-def _data_or_stand_in(run: Run, say: Say) -> Dataset | FileDataset | _StandIn:
+def data_or_stand_in(run: Run, say: Say) -> "Dataset | FileDataset | _StandIn":
+    """The data if they are on this machine, else something of their recipe's shapes."""
     try:
         data = run.load_data(download=False)
         say(f"data: {data.describe()}")

@@ -55,6 +55,7 @@ def run_export(run: Run, work: WorkDir, say: Say = print) -> dict[str, Any]:
         target=run.targets(),
         calibration=calibration_inputs(data),
         accelerator=run.accelerator,
+        allow_cpu=run.allow_cpu,
         recover=lambda network: recover(run, network, data, say),
         probabilities=_probabilities(work),
     )

@@ -9,6 +9,7 @@ from udc_tf.models.data import ABOUT
 from udc_tf.models.recipes import RECIPES
 
 _STRING, _INTEGER, _FLOAT = flags.DEFINE_string, flags.DEFINE_integer, flags.DEFINE_float
+_BOOL = flags.DEFINE_bool
 
 # Name, kind, help. Defaults are the recipe's.
 _OPTIONS = (
@@ -23,6 +24,7 @@ _OPTIONS = (
     ("flash", _STRING, "Budget for the compiled file, such as 24KiB; or several: 16KiB,24KiB."),
     ("macs", _FLOAT, "Budget of multiply-accumulates for one input."),
     ("accelerator", _STRING, "Vela's name of the NPU. Default: ethos-u55-128."),
+    ("allow_cpu", _BOOL, "Leave operators that the NPU does not run to the CPU. Default: refuse."),
     ("widths", _STRING, "Options: fractions of the channels, such as 0.25,0.5,1, or none."),
     ("bits", _STRING, "Options: bits of the weights, such as 2,4,8, or none."),
     ("sparsities", _STRING, "Options: fractions of non-zero weights, such as 0.1,0.5,1, or none."),
@@ -42,9 +44,18 @@ _OPTIONS = (
 )
 
 
-def make_flags() -> flags.FlagValues:
-    """All flags, in an object of its own: a process can run several commands."""
+# What `udc-check` may be told of the data instead of the data themselves.
+_OF_CHECK = (
+    ("input_shape", _STRING, "Shape of one input, such as 32,32,3, if there are no --data."),
+    ("classes", _INTEGER, "How many classes the network is built for, if there are no --data."),
+)
+
+
+def make_flags(command: str = "udc") -> flags.FlagValues:
+    """All flags of a command, in an object of its own: a process can run several commands."""
     values = flags.FlagValues()
+    for name, define, text in _OF_CHECK if command == "udc-check" else ():
+        define(name, None, text, flag_values=values)
     for name, define, text in _OPTIONS:
         define(name, None, text, flag_values=values)
     flags.DEFINE_string("workdir", None, "Where everything is kept.", flag_values=values)
@@ -64,7 +75,8 @@ def options_of(values: flags.FlagValues) -> Options:
 def help_text(values: flags.FlagValues) -> str:
     """The flags as a table, and the names that two of them take."""
     lines = ["Flags:"]
-    for name in [*(o[0] for o in _OPTIONS), "workdir", "dry_run", "traceback"]:
+    own = [o[0] for o in _OF_CHECK if o[0] in values]
+    for name in [*own, *(o[0] for o in _OPTIONS), "workdir", "dry_run", "traceback"]:
         lines.append(f"  --{name:<16} {values[name].help}")
     lines.append(f"  --{'flagfile':<16} Read more flags from a file, one per line.")
     for name in ("version", "helpfull"):

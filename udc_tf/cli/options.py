@@ -38,6 +38,7 @@ class Options:
     flash: str | None = None
     macs: float | None = None
     accelerator: str | None = None
+    allow_cpu: bool | None = None
     widths: str | None = None
     bits: str | None = None
     sparsities: str | None = None
@@ -148,7 +149,7 @@ class Run:
             )
         return loaded
 
-    def build_model(self, input_shape: tuple[int, ...], classes: int) -> keras.Model:
+    def build_model(self, input_shape: tuple[int, ...] | None, classes: int) -> keras.Model:
         keras.utils.set_random_seed(self.seed)
         if self.options.model is not None:
             return load_model(self.options.model, input_shape, classes, self.model_stored_in)
@@ -158,6 +159,16 @@ class Run:
         flash = self.recipe.flash
         targets: list[Target] = [] if flash is None else [Flash(flash, self.accelerator)]
         return targets + ([] if self.recipe.macs is None else [Macs(self.recipe.macs)])
+
+    @property
+    def device(self) -> str | None:
+        """The NPU that the targets are for; None if they only count multiplications."""
+        return None if self.flash_target is None else self.accelerator
+
+    @property
+    def allow_cpu(self) -> bool:
+        """Whether operators that the NPU does not run may be left to the CPU."""
+        return bool(self.options.allow_cpu)
 
     @property
     def flash_target(self) -> Flash | None:
@@ -191,7 +202,7 @@ class Run:
         return {"search": search, "finetune": finetune, "export": {}}
 
 
-def resolve(options: Options) -> Run:
+def resolve(options: Options, needs_budget: bool = True) -> Run:
     """Fills in what the recipe says, and checks what the user said.
 
     Raises:
@@ -225,7 +236,7 @@ def resolve(options: Options) -> Run:
     except ValueError as error:
         raise UsageError(str(error)) from error
     recipe = dataclasses.replace(recipe, **changes)
-    if recipe.flash is None and recipe.macs is None:
+    if needs_budget and recipe.flash is None and recipe.macs is None:
         raise UsageError("A budget is needed: --flash=24KiB, --macs=5e6, or a recipe that has one.")
     accelerator = options.accelerator or "ethos-u55-128"
     if accelerator not in ACCELERATORS:

@@ -19,7 +19,7 @@ from udc_tf.training.training_data import fits_shape
 
 def load_model(
     source: str,
-    input_shape: tuple[int, ...],
+    input_shape: tuple[int, ...] | None,
     classes: int,
     stored_in: str | os.PathLike | None = None,
 ) -> keras.Model:
@@ -28,7 +28,7 @@ def load_model(
     Args:
         source: "module:function", importable from here or from the current folder, or a .keras
             file. The function is given `input_shape` and `classes`, as far as it takes them.
-        input_shape, classes: of the data.
+        input_shape, classes: of the data; None and 0 for a file of which nothing more is asked.
         stored_in: the work directory that names `source`, if the user did not in this call. A
             received folder must not choose what code runs: then the module must lie on the user's
             own import path, which neither the current folder nor the work directory belong to.
@@ -42,7 +42,7 @@ def load_model(
         model = _saved(source)
     else:
         function = _function(source) if stored_in is None else _stored(source, stored_in)
-        model = _called(function, source, tuple(input_shape), classes)
+        model = _called(function, source, tuple(input_shape or ()), classes)
     if not isinstance(model, keras.Model):
         raise UsageError(
             f"--model={source} must give a keras.Model. Received: {type(model).__name__} of "
@@ -58,7 +58,7 @@ def load_model(
             f"a keras.Input, of one input. Received: a {type(model).__name__} of "
             f"{len(shapes) or 'unknown'} inputs"
         )
-    if not fits_shape(shapes[0], input_shape):
+    if input_shape is not None and not fits_shape(shapes[0], input_shape):
         raise UsageError(
             f"The network of --model={source} takes inputs of {shapes[0]}, the data are of "
             f"{tuple(input_shape)}: give the function an argument `input_shape`, or other data."

@@ -50,7 +50,9 @@ def make_search(
     targets = targets or run.targets()
     # Random layers take their seeds from the process, which may have drawn before or not.
     keras.utils.set_random_seed(run.seed)
-    search = udc_tf.make_searchable(model, run.recipe.space, targets, run.recipe.search)
+    search = udc_tf.make_searchable(
+        model, run.recipe.space, targets, run.recipe.search, allow_cpu=run.allow_cpu
+    )
     task, rate = task_of(run.recipe.task), run.recipe.decision_learning_rate
     search.compile(
         optimizer=_optimizer(run),
@@ -162,6 +164,7 @@ def fitted_targets(
                 path=work.size_model,
                 configurations=run.size_compiles,
                 seed=run.seed,
+                allow_cpu=run.allow_cpu,
             )
     finally:
         logging.set_verbosity(verbosity)
@@ -201,6 +204,8 @@ def run_finetune(run: Run, work: WorkDir, say: Say = print, workers: Workers = A
         callbacks=logs if workers.is_chief else (),
         seed=run.seed,
         verbose=_verbosity(workers),
+        accelerator=run.device,
+        allow_cpu=run.allow_cpu,
     )
     if not workers.is_chief:
         return
@@ -245,6 +250,8 @@ def recover(run: Run, network: keras.Model, data: Dataset | FileDataset, say: Sa
         optimizer=keras.optimizers.Adam() if recipe.optimizer == "adam" else None,
         seed=run.seed,
         verbose=0,
+        accelerator=run.device,
+        allow_cpu=run.allow_cpu,
     )
 
 

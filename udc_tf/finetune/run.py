@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from udc_tf import network_check
 from udc_tf.finetune.double_rounding import match_double_rounding
 from udc_tf.finetune.losses import Crossentropy, gives_probabilities
 from udc_tf.finetune.preparation import begin
@@ -48,6 +49,8 @@ def finetune(
     callbacks: Sequence[keras.callbacks.Callback] = (),
     seed: int = 0,
     verbose: int | str = "auto",
+    accelerator: str | None = "ethos-u55-128",
+    allow_cpu: bool = False,
 ) -> keras.callbacks.History:
     """Trains a compact network in three stages, in place.
 
@@ -77,6 +80,10 @@ def finetune(
             the network as it is after an epoch; what is deployed is `tiny` at the end of the run.
         seed: of the order of arrays, of fresh weights, and of random layers such as dropout.
         verbose: as for `keras.Model.fit`.
+        accelerator: the NPU for which the network is meant: what it does not run is refused before
+            the first step. None: for no device, so that a layer which cannot be exported is only
+            warned of.
+        allow_cpu: whether operators that the NPU does not run may be left to the CPU.
 
     Returns:
         The history of all epochs, those before an interruption included.
@@ -98,6 +105,7 @@ def finetune(
     """
     stages = stages or Stages()
     _check(tiny, teacher, loss)
+    network_check.require_network(tiny, accelerator, allow_cpu)
     data = EpochData(train, batch_size, seed, steps_per_epoch)
     if loss is None:
         loss = Crossentropy(not gives_probabilities(tiny), stages.label_smoothing)

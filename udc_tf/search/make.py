@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from absl import logging
 
+from udc_tf import network_check
 from udc_tf.cost.priced_network import Plan
 from udc_tf.cost.targets import BoundTarget, Target
 from udc_tf.graph import conversion
@@ -26,7 +27,7 @@ from udc_tf.layers.searchable_kernels import (
 from udc_tf.search.model import SearchModel
 from udc_tf.search.named_groups import is_subclassed, plan_named_groups
 from udc_tf.search.plan import plan_search
-from udc_tf.search.problem import SearchProblem
+from udc_tf.search.problem import SearchProblem, accelerators_of
 from udc_tf.search.reachable import reachable
 from udc_tf.search.repair import Budget, extreme
 from udc_tf.search.settings import SearchSettings
@@ -45,10 +46,16 @@ def make_searchable(
     space: SearchSpace | str = "ethos_u55",
     target: Target | Sequence[Target] | None = None,
     settings: SearchSettings | None = None,
+    *,
+    allow_cpu: bool = False,
 ) -> SearchModel:
     """A model whose `fit` searches for the best configuration of `model` inside the targets.
 
     The weights of `model` are taken over; `model` itself is left as it is.
+
+    A network with a layer that has no int8 operator is refused here if a target is for a device;
+    else it is searched, with a warning. Vela, which takes seconds, is asked when `fit` is called:
+    before the first step. `udc_tf.check` tells all of it, layer by layer.
 
     Args:
         model: a functional or Sequential model, or a subclassed one written with UDC layers whose
@@ -57,9 +64,11 @@ def make_searchable(
         space: options, or the name of a preset.
         target: one target, or several that must all hold. It must be given.
         settings: constants of the algorithm.
+        allow_cpu: whether operators that the NPU does not run may be left to the CPU.
 
     Raises:
-        ValueError: nothing can be searched, or a target is below the smallest configuration.
+        ValueError: nothing can be searched, a target is below the smallest configuration, or the
+            device of a target does not run the network.
 
     Example:
 
@@ -80,12 +89,19 @@ def make_searchable(
     settings = settings or SearchSettings()
     if is_subclassed(model):
         layers, plan = plan_named_groups(model)
+        logging.warning(
+            "`%s` is a subclassed model: its architecture can be searched, but neither built nor "
+            "exported; write it as a functional model for that.",
+            model.name,
+        )
         network, compactable, source = model, None, None
     else:
         source = keras.saving.serialize_keras_object(model)
         graph = trace(_loaded_again(model, source), copy=False)
+        network_check.require_int8(graph, accelerators_of(targets))
         groups = ChannelGroups(graph)
         plan = plan_search(graph, groups, space)
+        _require_decisions(graph, plan)
         network, layers = _searchable_network(graph, plan)
         conversion.keep_output_names(model, network)
         compactable = (graph, groups)
@@ -93,8 +109,17 @@ def make_searchable(
     _check_reachable(targets, bound, plan)
     for name, reason in plan.left_out.items():
         logging.info("Not searched: %s, because %s", name, reason)
-    problem = SearchProblem(source, plan, space, targets, bound, compactable)
+    problem = SearchProblem(source, plan, space, targets, bound, compactable, allow_cpu)
     return SearchModel(network, layers, problem, settings, name=f"{model.name}_search")
+
+
+def _require_decisions(graph: Graph, plan: Plan) -> None:
+    if not plan.decisions:
+        left_out = (f"{name}: {reason}" for name, reason in plan.left_out.items())
+        raise ValueError(
+            f"Nothing can be searched in `{graph.name}` with this space. Left out: "
+            f"{'; '.join(left_out) or 'no layer has a kernel'}."
+        )
 
 
 def _loaded_again(model: keras.Model, source: dict[str, Any]) -> keras.Model:

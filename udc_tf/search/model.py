@@ -244,6 +244,7 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
         """
         if not self.compiled:
             raise ValueError("Call `compile` before `fit`, at least with a loss.")
+        self.problem.require_device()
         for labels in (y, training_data.labels_of(validation_data)):
             training_data.check_class_numbers(labels, self.loss, self.network)
         validation_batch_size = validation_batch_size or batch_size
@@ -371,6 +372,7 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
             "space": self.problem.space.to_dict(),
             "targets": [loadable(t) for t in self.problem.targets],
             "settings": dataclasses.asdict(self.settings),
+            "allow_cpu": self.problem.allow_cpu,
         }
 
     @classmethod
@@ -382,6 +384,7 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
             space=SearchSpace.from_dict(config["space"]),
             target=[target_from_dict(t) for t in config["targets"]],
             settings=SearchSettings(**config["settings"]),
+            allow_cpu=config.get("allow_cpu", False),
         )
 
     def get_compile_config(self) -> dict[str, Any]:

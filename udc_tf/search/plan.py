@@ -74,11 +74,6 @@ def plan_search(graph: Graph, channels: ChannelGroups, space: SearchSpace) -> Pl
                 decisions.append(
                     Decision("choice", node.name, tuple(range(node.layer.branch_count)))
                 )
-    if not decisions:
-        reasons = "; ".join(f"{k}: {v}" for k, v in left_out.items()) or "no layer has a kernel"
-        raise ValueError(
-            f"Nothing can be searched in `{graph.name}` with this space. Left out: {reasons}."
-        )
     return Plan(
         tuple(channels.groups), widths, tuple(decisions), tuple(layers), tuple(fixed), left_out
     )
