@@ -340,11 +340,9 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
 
     @contextlib.contextmanager
     def _own_statistics(self) -> Iterator[None]:
-        layers = batch_norm.batch_norm_layers(self.network)
+        layers, batches = batch_norm.batch_norm_layers(self.network), self._statistics or ()
         with batch_norm.unchanged(self.network):
-            batch_norm.measure_statistics(
-                layers, lambda x: self(x, training=True), self._statistics or ()
-            )
+            batch_norm.measure_statistics(layers, lambda x: self(x, training=True), batches)
             yield
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
