@@ -92,10 +92,7 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
         return tf.reduce_max(tf.stack(ratios), axis=0)
 
     def retarget(self, target: Target | Sequence[Target]) -> None:
-        """Aims at other budgets on the same costs, at the beginning of a run.
-
-        Weights and decisions stay as they are, and nothing has to be traced anew.
-        """
+        """Aims at other budgets on the same costs, at the beginning of a run; all else stays."""
         targets = tuple(target) if isinstance(target, (list, tuple)) else (target,)
         kinds = [[{**t.to_dict(), "budget": 0} for t in ts] for ts in (targets, self.targets)]
         if kinds[0] != kinds[1]:
