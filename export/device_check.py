@@ -36,6 +36,18 @@ _BITS = 8
 _LARGEST = 4.0  # value of a tensor
 
 
+@contextlib.contextmanager
+def _undisturbed_randomness() -> Iterator[None]:
+    """Networks that are made to be asked about must not change what is trained afterwards."""
+    kept, kept_by_numpy = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(kept)
+        np.random.set_state(kept_by_numpy)
+
+
+@_undisturbed_randomness()
 def check(
     model: keras.Model, accelerator: str, space: SearchSpace | str | None, allow_cpu: bool
 ) -> Check:
@@ -49,6 +61,7 @@ def check(
     return check_search(graph, groups, plan, accelerator, allow_cpu)
 
 
+@_undisturbed_randomness()
 def check_search(
     graph: Graph, groups: ChannelGroups, plan: Plan, accelerator: str, allow_cpu: bool
 ) -> Check:
@@ -65,6 +78,7 @@ def check_search(
     return _after_asking(found, key, networks, allow_cpu)
 
 
+@_undisturbed_randomness()
 def check_network(model: keras.Model, accelerator: str, allow_cpu: bool) -> Check:
     """The check of a network as it is, of which nothing is searched any more."""
     graph = trace(model)
@@ -116,9 +130,8 @@ def _after_asking(
         return found
     left: dict[str, vela.CpuOperator] = {}
     try:
-        with _undisturbed_randomness():
-            for network in networks():
-                left |= _left_to_cpu(network, found.accelerator)
+        for network in networks():
+            left |= _left_to_cpu(network, found.accelerator)
     except ExportError as error:
         whole = Row(found.network, "Model", Verdict.REFUSED, " ".join(str(error).split()))
         return dataclasses.replace(found, rows=(*found.rows, whole))
@@ -172,17 +185,6 @@ def _make_ordinary(network: keras.Model, rng: np.random.Generator) -> None:
     for quantizer in activation_quantizers(network):
         if quantizer.fixed_range is None:
             quantizer.set_range(-_LARGEST, _LARGEST)
-
-
-@contextlib.contextmanager
-def _undisturbed_randomness() -> Iterator[None]:
-    """Networks that are made to be asked about must not change what is trained afterwards."""
-    kept, kept_by_numpy = random.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(kept)
-        np.random.set_state(kept_by_numpy)
 
 
 # What makes no other operator.
