@@ -14,6 +14,7 @@ from udc_tf.export.integer_network import IntegerNetwork, Quantization, Step, Va
 
 DEFAULT_SAMPLES = 128
 _BATCH = 32
+_ONE_SCALE = ("CONCATENATION", "MAXIMUM", "MINIMUM")  # of all inputs and the output
 
 
 def quantize_values(
@@ -22,10 +23,10 @@ def quantize_values(
     """A quantization for each value of the network.
 
     Operators that cannot change the scale (pooling, reshaping, ...) give their output that of
-    their input; all tensors of a concatenation get one, or a `QUANTIZE` in front where training
-    gave them different ranges: hence the network that is returned.
+    their input; all tensors of a concatenation, a maximum or a minimum get one, or a `QUANTIZE` in
+    front where training gave them different ranges: hence the network that is returned.
     """
-    network, groups = _with_concatenations_agreeing(network)
+    network, groups = _with_joined_agreeing(network)
     observed = _observe(network, samples, groups)
     quantizations = []
     for index in range(len(network.values)):
@@ -182,7 +183,7 @@ class _Groups:
         return [i for i in range(len(self.parents)) if self.root(i) == root]
 
 
-def _with_concatenations_agreeing(network: IntegerNetwork):
+def _with_joined_agreeing(network: IntegerNetwork):
     values, steps = [dataclasses.replace(v) for v in network.values], []
     groups = _Groups.of(values)
 
@@ -191,7 +192,7 @@ def _with_concatenations_agreeing(network: IntegerNetwork):
         return known[0] if known else None
 
     for step in network.steps:
-        if step.kind != "CONCATENATION":
+        if step.kind not in _ONE_SCALE:
             steps.append(step)
             continue
         ranges = [range_of(i) for i in step.inputs]

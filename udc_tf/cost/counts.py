@@ -175,7 +175,7 @@ class CountMaps:
 
     def _taps(self, layer):
         kernels = layer.options.kernels
-        values = [float(k * k) for k in kernels or ()]
+        values = [float(k ** len(layer.kernel_size)) for k in kernels or ()]
         return self._per_option("kernel", layer, kernels, values, float(layer.taps))
 
     def _by_bits(self, table):

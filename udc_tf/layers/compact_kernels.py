@@ -8,9 +8,11 @@ import numpy as np
 import tensorflow as tf
 
 from udc_tf.layers.kernels import (
+    Conv1DKernel,
     Conv2DKernel,
     Conv2DTransposeKernel,
     DenseKernel,
+    DepthwiseConv1DKernel,
     DepthwiseConv2DKernel,
 )
 from udc_tf.quantize import masks, number_format, quantizers
@@ -184,6 +186,16 @@ class CompactKernel:
 
     def get_config(self):
         return {**super().get_config(), "bits": self.bits, "nonzeros": self.nonzeros}
+
+
+@keras.saving.register_keras_serializable("udc_tf")
+class CompactConv1D(CompactKernel, Conv1DKernel):
+    """`keras.layers.Conv1D` with few-bit, sparse weights."""
+
+
+@keras.saving.register_keras_serializable("udc_tf")
+class CompactDepthwiseConv1D(CompactKernel, DepthwiseConv1DKernel):
+    """`keras.layers.DepthwiseConv1D` with few-bit, sparse weights."""
 
 
 @keras.saving.register_keras_serializable("udc_tf")

@@ -102,7 +102,7 @@ def describe(search, chosen: np.ndarray) -> Architecture:
         layers.append(
             LayerSummary(
                 name=layer.name,
-                kernel_size=(int(kernel),) * 2 if kernel else layer.kernel_size,
+                kernel_size=(int(kernel),) * len(layer.kernel_size) if kernel else layer.kernel_size,
                 inputs=round(float(counts.inputs[i])),
                 outputs=round(float(counts.outputs[i])),
                 original_outputs=len(layer.outputs),

@@ -135,7 +135,7 @@ def _priced(node: Node, channels: ChannelGroups, space: SearchSpace, left_out) -
     if space.is_frozen(node.name):
         left_out[node.name] = "the search space freezes it"
     inputs = channels.map_of(node.inputs[0])
-    if kernel_kind(node.layer) == "DepthwiseConv2D":
+    if rule_of_node(node).channels is Channels.REPEATS:
         inputs = None
     elif (groups := getattr(node.layer, "groups", 1)) > 1:
         inputs = ChannelMap.fixed(len(inputs) // groups)
@@ -161,7 +161,7 @@ def _usable_kernels(node: Node, kernels, left_out) -> tuple[int, ...] | None:
     """Kernel sizes that can be cut from the middle of this layer's kernel without a shift."""
     layer = node.layer
     size = tuple(getattr(layer, "kernel_size", ()))
-    if kernels is None or size in ((), (1, 1)):
+    if kernels is None or set(size) <= {1}:
         return None
     if len(set(size)) != 1 or layer.padding != "same" or kernel_kind(layer) == "Conv2DTranspose":
         left_out[f"kernel of {node.name}"] = "only square kernels with 'same' padding can be cut"
