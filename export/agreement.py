@@ -19,6 +19,7 @@ How far honest networks stay from these limits: `benchmarks/export_agreement.jso
 """
 
 import dataclasses
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -136,6 +137,8 @@ def keras_values(graph: Graph, inputs: Sequence[np.ndarray]) -> dict[int, np.nda
 
     for node in graph.nodes:
         args, kwargs = keras.tree.map_structure(fill, (node.args, node.kwargs))
+        if "training" in inspect.signature(node.layer.call).parameters:
+            kwargs["training"] = False  # some layers of augmentation train unless told otherwise
         produced = keras.tree.flatten(node.layer(*args, **kwargs))
         for ref, tensor in zip(keras.tree.flatten(node.outputs), produced, strict=True):
             held[ref.id] = tensor

@@ -25,7 +25,7 @@ def rule_of(layer: keras.Operation, node: Node | None = None) -> Rule:
         node: its call, if known: what some become depends on their arguments.
 
     >>> rule_of(kl.MaxPooling2D()).operator, rule_of(kl.LSTM(4)).refused
-    ('MAX_POOL_2D', 'LSTM has no int8 operator here')
+    ('MAX_POOL_2D', 'LSTM has no int8 operator here; take Conv1D layers')
     """
     kind = type(layer).__name__
     if not isinstance(layer, keras.layers.Layer):

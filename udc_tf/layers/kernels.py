@@ -95,7 +95,10 @@ class KernelLayer(keras.layers.Layer):
     def compute_output_spec(self, inputs, training=None):
         # From the shape of the kernel alone: tracing how it comes about takes most of the time that
         # a large network is built in.
-        kernel = keras.KerasTensor(self.theta.shape, self.compute_dtype)
+        shape = list(self.theta.shape)
+        if self.in_axis is not None:
+            shape[self.in_axis] = inputs.shape[-1]  # of all groups together: Keras compares them
+        kernel = keras.KerasTensor(shape, self.compute_dtype)
         outputs = self.apply_kernel(inputs, kernel)
         self.positions = self.multiplied_positions(inputs.shape, outputs.shape)
         return keras.KerasTensor(outputs.shape, outputs.dtype)
