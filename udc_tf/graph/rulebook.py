@@ -55,8 +55,9 @@ _ALTERNATIVES = {
     "LSTM GRU SimpleRNN RNN Bidirectional ConvLSTM1D": "take Conv1D layers",
     "ConvLSTM2D ConvLSTM3D Conv3D Conv3DTranspose SeparableConv3D": "take Conv2D layers",
     "Conv1DTranspose": "take UpSampling1D and Conv1D",
-    "LayerNormalization GroupNormalization RMSNormalization UnitNormalization SpectralNormalization":
+    "LayerNormalization GroupNormalization RMSNormalization UnitNormalization":
         "take BatchNormalization, which costs nothing",
+    "SpectralNormalization": "take the layer without it",
     "Attention AdditiveAttention MultiHeadAttention GroupQueryAttention": "take convolutions",
     "EinsumDense": "take Dense",
     "Dot": "take Multiply and Dense",
@@ -168,7 +169,7 @@ def _rescaling(layer: kl.Rescaling, node: Node | None) -> Rule:
 def _normalization(layer: kl.Normalization, node: Node | None) -> Rule:
     axes = tuple(layer.axis)
     if axes not in ((), (-1,)) and (node is None or axes != (_rank(node) - 1,)):
-        why = f"a Normalization over the axes {axes} has no int8 operator here; take axis=-1 or None"
+        why = f"a Normalization over the axes {axes} has no int8 operator here; take axis=-1"
         return refused(why, "Normalization")
     return _affine(Channels.READS_WHOLE if axes else Channels.PASSES)
 

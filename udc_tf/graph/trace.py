@@ -1,8 +1,9 @@
 """A Keras functional model as a flat list of calls.
 
 Nested models are inlined, `SeparableConv1D` and `SeparableConv2D` are split into their two
-convolutions and the branches of a `Choice` are laid out side by side, joined by a `Mix`. Everything that walks the network (channel
-groups, the searchable model, the compact model, the cost tables) walks this list.
+convolutions and the branches of a `Choice` are laid out side by side, joined by a `Mix`. Everything
+that walks the network (channel groups, the searchable model, the compact model, the cost tables)
+walks this list.
 """
 
 import dataclasses
