@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from udc_tf.export import simulation
+from udc_tf.export import reach, simulation
 from udc_tf.export.errors import CalibrationError
 from udc_tf.export.integer_network import IntegerNetwork, Quantization, Step, Value
 
@@ -31,9 +31,9 @@ def quantize_values(
     quantizations = []
     for index in range(len(network.values)):
         members = groups.members(index)
-        trained = [network.values[m].trained for m in members if network.values[m].trained]
+        trained = _trained(network, groups, index)
         if trained:
-            quantizations.append(Quantization.of_range(*trained[0]))
+            quantizations.append(Quantization.of_range(*trained))
             continue
         low = min(observed[m][0] for m in members)
         high = max(observed[m][1] for m in members)
@@ -219,16 +219,23 @@ def _with_joined_agreeing(network: IntegerNetwork):
     return dataclasses.replace(network, values=values, steps=steps), groups
 
 
+def _trained(network: IntegerNetwork, groups: _Groups, index: int) -> tuple[float, float] | None:
+    """The range that training gave a value, or one of those that share its quantization."""
+    ranges = (network.values[member].trained for member in groups.members(index))
+    return next((known for known in ranges if known), None)
+
+
 def _observe(network: IntegerNetwork, samples, groups: _Groups):
     """Smallest and largest of each value over the samples; nothing where nothing is missing."""
-    missing = [
-        v.name
-        for i, v in enumerate(network.values)
-        if not any(network.values[m].trained for m in groups.members(i))
-    ]
+    missing = [v.name for i, v in enumerate(network.values) if not _trained(network, groups, i)]
     if not missing:
         return {}
     if samples is None:
+        known = {i: r for i in range(len(network.values)) if (r := _trained(network, groups, i))}
+        followed = reach.bounds(network, known)
+        missing = [v.name for i, v in enumerate(network.values) if i not in followed]
+        if not missing:
+            return followed
         raise CalibrationError(
             f"{len(missing)} tensors have no range from training, so calibration data are needed: "
             f"export(..., calibration=data). Received: None; the first without is `{missing[0]}`"

@@ -270,6 +270,11 @@ class TestTraining:
         stages = udc_tf.Stages(epochs=1)
         udc_tf.finetune(tiny, (data, labels), stages=stages, loss=loss, batch_size=32, verbose=0)
         check_arrives(tiny, [data])
+        # Ranges of the steps within an activation follow from those that training gave.
+        exact, calibrated = to_int8(tiny), to_int8(tiny, data)
+        codes = calibrated.quantize_inputs([data])
+        ours, theirs = (tflm_check.run(model.content, codes)[0] for model in (exact, calibrated))
+        assert np.corrcoef(np.ravel(ours), np.ravel(theirs))[0, 1] > 0.99
 
     def test_a_kernel_is_cut_from_the_middle(self):
         model = built(SEQUENCE, lambda x: kl.Conv1D(4, 5, padding="same", name="conv")(x))
