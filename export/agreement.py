@@ -19,6 +19,7 @@ How far honest networks stay from these limits: `benchmarks/results/export_agree
 """
 
 import dataclasses
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ import tensorflow as tf
 from absl import logging
 
 from udc_tf.export import simulation, tflm_check
+from udc_tf.export.emitter import laid_out
 from udc_tf.export.errors import MismatchError
 from udc_tf.export.int8 import Int8Model
 from udc_tf.export.integer_network import Quantization, Step
@@ -137,6 +139,8 @@ def keras_values(graph: Graph, inputs: Sequence[np.ndarray]) -> dict[int, np.nda
 
     for node in graph.nodes:
         args, kwargs = keras.tree.map_structure(fill, (node.args, node.kwargs))
+        if "training" in inspect.signature(node.layer.call).parameters:
+            kwargs["training"] = False  # some layers of augmentation train unless told otherwise
         produced = keras.tree.flatten(node.layer(*args, **kwargs))
         for ref, tensor in zip(keras.tree.flatten(node.outputs), produced, strict=True):
             held[ref.id] = tensor
@@ -164,8 +168,12 @@ def compare_layers(exact: Int8Model, tensors: Mapping[int, np.ndarray]) -> list[
         for ref in keras.tree.flatten(node.outputs)
     }
     stands_for: dict[int, list[int]] = {}
+    tensors = dict(tensors)
     for tensor, value in network.value_of.items():
         stands_for.setdefault(value, []).append(tensor)
+        if value not in network.inputs:
+            batch, *sizes = tensors[tensor].shape
+            tensors[tensor] = tensors[tensor].reshape(batch, *laid_out((1, *sizes))[1:])
     held: dict[int, Any] = {}
     found: list[LayerAgreement] = []
 
@@ -177,8 +185,11 @@ def compare_layers(exact: Int8Model, tensors: Mapping[int, np.ndarray]) -> list[
             found.append(LayerAgreement(made_by[other], apart, EXACT))
         held[value] = tf.constant(tensors[stands_for[value][-1]])
 
-    for value in network.inputs:
-        anchor(value)
+    for ref, value in zip(keras.tree.flatten(network.graph.inputs), network.inputs, strict=True):
+        if value in stands_for:
+            anchor(value)
+        else:  # it is laid out first
+            held[value] = tf.constant(tensors[ref.id])
     inexact = 0.0  # weights rounded since the last of Keras' values
     for step in network.steps:
         result = simulation.finish(step, simulation.apply(network, step, held), None)

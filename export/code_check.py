@@ -14,6 +14,8 @@ from udc_tf.graph.layer_rules import kernel_kind
 
 # From TFLite's layout to Keras' kernel with its output channels last.
 _CHANNELS_LAST = {
+    "Conv1D": (lambda held: held.transpose(1, 2, 3, 0), lambda own: own[None]),
+    "DepthwiseConv1D": (lambda held: held[0], lambda own: own.reshape(1, len(own), -1)),
     "Conv2D": (lambda held: held.transpose(1, 2, 3, 0), lambda own: own),
     "Conv2DTranspose": (
         lambda held: held.transpose(1, 2, 3, 0),

@@ -57,7 +57,12 @@ def shift_of(layer: keras.layers.Layer) -> int:
 
 
 def to_tflite(kernel: np.ndarray, kind: str) -> tuple[np.ndarray, int]:
-    """A Keras kernel in TFLite's layout, and the axis of its output channels there."""
+    """A Keras kernel in TFLite's layout, and the axis of its output channels there.
+
+    One of a single spatial axis is one of two with a height of 1.
+    """
+    if kind.endswith("1D"):
+        kernel, kind = kernel[None], f"{kind.removesuffix('1D')}2D"
     if kind == "DepthwiseConv2D":
         height, width, channels, times = kernel.shape
         return kernel.reshape(1, height, width, channels * times), 3
@@ -70,7 +75,7 @@ def fold(
 ) -> Kernel:
     """The kernel of `layer` followed by `affine`."""
     codes, steps = integers_of(layer, kind)
-    axis = 3 if kind == "DepthwiseConv2D" else 0
+    axis = 3 if kind.startswith("Depthwise") else 0
     channels = codes.shape[axis]
     bias = conversion.layer_weights(layer).get("bias", np.zeros(channels)).astype(np.float64)
     if affine is None:

@@ -14,6 +14,7 @@ from udc_tf.export import (
     bias_rounding,
     code_check,
     dense_scale,
+    distinct_kernels,
     folding,
     ranges,
     simulation,
@@ -103,6 +104,7 @@ def to_int8(
         step.kernel = folding.within_int32(step.weights, *scales)
         if step.kind == "FULLY_CONNECTED":
             step.kernel = dense_scale.settle(step.weights, *scales)
+    distinct_kernels.keep_apart(network.kernels)
     bias_rounding.round_biases(network, quantizations, samples)
     content = tflite_writer.write(network, quantizations)
     exact = Int8Model(content, network, tuple(quantizations), shifts)

@@ -113,6 +113,27 @@ class Kernel:
         return (self.codes * np.reshape(self.scales, shape)).astype(np.float32)
 
 
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    """A tensor of numbers in 8 bits beside a step's inputs, zero at zero."""
+
+    codes: np.ndarray
+    scale: float
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> "Constant":
+        """The nearest to real numbers.
+
+        >>> Constant.of(np.array([0.5, -1.27])).codes
+        array([  50, -127], dtype=int8)
+        """
+        scale = float(np.abs(values).max()) / WEIGHT_MAX or 1.0
+        return cls(np.round(values / scale).astype(np.int8), scale)
+
+    def real(self) -> np.ndarray:
+        return (self.codes * self.scale).astype(np.float32)
+
+
 @dataclasses.dataclass
 class Value:
     """A tensor of the network, batch of one.
@@ -141,6 +162,7 @@ class Step:
         inputs: indices of values.
         output: index of a value.
         activation: "NONE", "RELU" or "RELU6", fused.
+        limits: of an activation that the range of the output makes: beyond it, 8 bits saturate.
         options: what the kind needs besides: strides, padding, sizes.
     """
 
@@ -150,6 +172,7 @@ class Step:
     output: int
     kernel: Kernel | None = None
     activation: str = "NONE"
+    limits: tuple[float, float] | None = None
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property

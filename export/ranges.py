@@ -8,12 +8,13 @@ from typing import Any
 import keras
 import numpy as np
 
-from udc_tf.export import simulation
+from udc_tf.export import reach, simulation
 from udc_tf.export.errors import CalibrationError
 from udc_tf.export.integer_network import IntegerNetwork, Quantization, Step, Value
 
 DEFAULT_SAMPLES = 128
 _BATCH = 32
+_ONE_SCALE = ("CONCATENATION", "MAXIMUM", "MINIMUM")  # of all inputs and the output
 
 
 def quantize_values(
@@ -22,17 +23,17 @@ def quantize_values(
     """A quantization for each value of the network.
 
     Operators that cannot change the scale (pooling, reshaping, ...) give their output that of
-    their input; all tensors of a concatenation get one, or a `QUANTIZE` in front where training
-    gave them different ranges: hence the network that is returned.
+    their input; all tensors of a concatenation, a maximum or a minimum get one, or a `QUANTIZE` in
+    front where training gave them different ranges: hence the network that is returned.
     """
-    network, groups = _with_concatenations_agreeing(network)
+    network, groups = _with_joined_agreeing(network)
     observed = _observe(network, samples, groups)
     quantizations = []
     for index in range(len(network.values)):
         members = groups.members(index)
-        trained = [t for m in members if (t := network.values[m].trained)]
+        trained = _trained(network, groups, index)
         if trained:
-            quantizations.append(Quantization.of_range(*trained[0]))
+            quantizations.append(Quantization.of_range(*trained))
             continue
         low = min(observed[m][0] for m in members)
         high = max(observed[m][1] for m in members)
@@ -182,7 +183,7 @@ class _Groups:
         return [i for i in range(len(self.parents)) if self.root(i) == root]
 
 
-def _with_concatenations_agreeing(network: IntegerNetwork) -> tuple[IntegerNetwork, _Groups]:
+def _with_joined_agreeing(network: IntegerNetwork) -> tuple[IntegerNetwork, _Groups]:
     values, steps = [dataclasses.replace(v) for v in network.values], []
     groups = _Groups.of(values)
 
@@ -191,7 +192,7 @@ def _with_concatenations_agreeing(network: IntegerNetwork) -> tuple[IntegerNetwo
         return known[0] if known else None
 
     for step in network.steps:
-        if step.kind != "CONCATENATION":
+        if step.kind not in _ONE_SCALE:
             steps.append(step)
             continue
         ranges = [range_of(i) for i in step.inputs]
@@ -218,18 +219,25 @@ def _with_concatenations_agreeing(network: IntegerNetwork) -> tuple[IntegerNetwo
     return dataclasses.replace(network, values=values, steps=steps), groups
 
 
+def _trained(network: IntegerNetwork, groups: _Groups, index: int) -> tuple[float, float] | None:
+    """The range that training gave a value, or one of those that share its quantization."""
+    ranges = (network.values[member].trained for member in groups.members(index))
+    return next((known for known in ranges if known), None)
+
+
 def _observe(
     network: IntegerNetwork, samples: Sequence[np.ndarray] | None, groups: _Groups
 ) -> dict[int, tuple[float, float]]:
     """Smallest and largest of each value over the samples; nothing where nothing is missing."""
-    missing = [
-        v.name
-        for i, v in enumerate(network.values)
-        if not any(network.values[m].trained for m in groups.members(i))
-    ]
+    missing = [v.name for i, v in enumerate(network.values) if not _trained(network, groups, i)]
     if not missing:
         return {}
     if samples is None:
+        known = {i: r for i in range(len(network.values)) if (r := _trained(network, groups, i))}
+        followed = reach.bounds(network, known)
+        missing = [v.name for i, v in enumerate(network.values) if i not in followed]
+        if not missing:
+            return followed
         raise CalibrationError(
             f"{len(missing)} tensors have no range from training, so calibration data are needed: "
             f"export(..., calibration=data). Received: None; the first without is `{missing[0]}`"

@@ -62,8 +62,11 @@ def apply(network: IntegerNetwork, step: Step, held: Mapping[int, tf.Tensor]) ->
 
 
 def finish(step: Step, result: tf.Tensor, quantization: Quantization | None) -> tf.Tensor:
-    """The fused activation, and rounding to int8."""
-    return fake_quantize(_FUSED[step.activation](result), quantization)
+    """The fused activation, the limits at which 8 bits saturate, and rounding to int8."""
+    result = _FUSED[step.activation](result)
+    if step.limits is not None:
+        result = tf.clip_by_value(result, *step.limits)
+    return fake_quantize(result, quantization)
 
 
 def scaled_twice(
@@ -165,9 +168,18 @@ def _mean(step: Step, inputs: Sequence[tf.Tensor], shape: tuple[int, ...]) -> tf
 
 
 def _slice(step: Step, inputs: Sequence[tf.Tensor], shape: tuple[int, ...]) -> tf.Tensor:
-    _, top, left, _ = step.options["begin"]
-    _, bottom, right, _ = step.options["end"]
-    return inputs[0][:, top:bottom, left:right]
+    bounds = zip(step.options["begin"][1:], step.options["end"][1:], strict=True)
+    return inputs[0][(slice(None), *(slice(begin, end) for begin, end in bounds))]
+
+
+def _reduce(step: Step, inputs: Sequence[tf.Tensor], shape: tuple[int, ...]) -> tf.Tensor:
+    reduce = tf.reduce_max if step.kind == "REDUCE_MAX" else tf.reduce_min
+    return reduce(inputs[0], axis=step.options["axes"], keepdims=step.options["keep"])
+
+
+def _prelu(step: Step, inputs: Sequence[tf.Tensor], shape: tuple[int, ...]) -> tf.Tensor:
+    slopes = step.options["slopes"]
+    return tf.where(inputs[0] < 0, inputs[0] * slopes.real(), inputs[0])
 
 
 def _resize(step: Step, inputs: Sequence[tf.Tensor], shape: tuple[int, ...]) -> tf.Tensor:
@@ -183,7 +195,15 @@ _OPERATIONS = {
     "MAX_POOL_2D": _pool,
     "AVERAGE_POOL_2D": _pool,
     "MEAN": _mean,
+    "REDUCE_MAX": _reduce,
+    "REDUCE_MIN": _reduce,
     "STRIDED_SLICE": _slice,
+    "TRANSPOSE": lambda step, inputs, shape: tf.transpose(inputs[0], step.options["order"]),
+    "MAXIMUM": lambda step, inputs, shape: tf.maximum(*inputs),
+    "MINIMUM": lambda step, inputs, shape: tf.minimum(*inputs),
+    "ABS": lambda step, inputs, shape: tf.abs(inputs[0]),
+    "ELU": lambda step, inputs, shape: tf.nn.elu(inputs[0]),
+    "PRELU": _prelu,
     "RESIZE_NEAREST_NEIGHBOR": _resize,
     "RESIZE_BILINEAR": _resize,
     "RESHAPE": lambda step, inputs, shape: tf.reshape(inputs[0], shape),

@@ -1,11 +1,18 @@
-"""Layers without weights that move, pool or resize: the options of their TFLite operators."""
+"""Layers without weights that move, pool, reduce or resize: the options of their TFLite operators.
+
+Options are for tensors as `emitter.laid_out` lays them out: a sequence is an image of height 1.
+"""
 
 from typing import Any
 
 import numpy as np
 from keras import layers as kl
 
+from udc_tf.graph import shapes
 from udc_tf.graph.trace import Node
+
+_GLOBAL = (kl.GlobalMaxPooling1D, kl.GlobalMaxPooling2D)
+_IMAGE = 4  # axes of an image
 
 
 def options_of(operator: str, node: Node) -> dict[str, Any]:
@@ -13,49 +20,81 @@ def options_of(operator: str, node: Node) -> dict[str, Any]:
     return _OPTIONS[operator](node)
 
 
+def of_image(sizes: int | tuple[int, ...], height: int = 1) -> tuple[int, int]:
+    """Height and width out of one number per spatial axis, or one for two axes.
+
+    >>> of_image((3,)), of_image((3, 5))
+    ((1, 3), (3, 5))
+    """
+    if isinstance(sizes, int):
+        return sizes, sizes
+    return (height, *sizes) if len(sizes) == 1 else tuple(sizes)
+
+
+def axes_of_image(axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    """Axes of a tensor, as they are where it is laid out; of a sequence, its height goes along."""
+    if rank != _IMAGE - 1:
+        return axes
+    moved = tuple(axis + 1 for axis in axes)
+    return (1, *moved) if moved == (2,) else moved
+
+
+def bounds_of_image(bounds: shapes.Bounds) -> shapes.Bounds:
+    return (bounds[0], (0, 1), *bounds[1:]) if len(bounds) == _IMAGE - 1 else bounds
+
+
 def _pool(node: Node) -> dict[str, Any]:
     layer = node.layer
-    if isinstance(layer, kl.GlobalMaxPooling2D):
-        size = tuple(node.inputs[0].shape[1:3])
+    if isinstance(layer, _GLOBAL):
+        size = of_image(tuple(node.inputs[0].shape[1:-1]))
         return {"size": size, "strides": size, "padding": "VALID"}
     return {
-        "size": tuple(layer.pool_size),
-        "strides": tuple(layer.strides),
+        "size": of_image(tuple(layer.pool_size)),
+        "strides": of_image(tuple(layer.strides)),
         "padding": layer.padding.upper(),
     }
 
 
-def _mean(node: Node) -> dict[str, Any]:
-    return {"axes": (1, 2), "keep": node.layer.keepdims}
+def _reduce(node: Node) -> dict[str, Any]:
+    rank = len(node.inputs[0].shape)
+    return {"axes": axes_of_image(shapes.reduced_axes(node.layer, rank), rank), "keep": True}
 
 
 def _pad(node: Node) -> dict[str, Any]:
-    rows, columns = node.layer.padding
-    return {"padding": ((0, 0), tuple(rows), tuple(columns), (0, 0))}
-
-
-def _crop(node: Node) -> dict[str, Any]:
-    (top, _), (left, _) = node.layer.cropping
-    height, width, channels = node.output.shape[1:]
-    return {"begin": (0, top, left, 0), "end": (1, top + height, left + width, channels)}
+    layer = node.layer
+    if isinstance(layer, (kl.ZeroPadding1D, kl.ZeroPadding2D)):
+        around = [layer.padding] if isinstance(layer, kl.ZeroPadding1D) else layer.padding
+        pairs = ((0, 0), *map(tuple, around), (0, 0))
+    else:
+        pairs = tuple(map(tuple, layer.pad_width))
+    return {"padding": (pairs[0], (0, 0), *pairs[1:]) if len(pairs) == _IMAGE - 1 else pairs}
 
 
 def _resize(node: Node) -> dict[str, Any]:
-    return {"size": tuple(node.output.shape[1:3])}
+    return {"size": of_image(tuple(node.output.shape[1:-1]))}
 
 
 def _concatenate(node: Node) -> dict[str, Any]:
     rank = len(node.output.shape)
-    return {"axis": int(np.arange(rank)[node.layer.axis])}
+    (axis,) = axes_of_image((int(np.arange(rank)[node.layer.axis]),), rank)[-1:]
+    return {"axis": axis}
+
+
+def _transpose(node: Node) -> dict[str, Any]:
+    rank = len(node.output.shape)
+    order = shapes.permutation(node.layer, rank)
+    return {"order": (0, 1, *(a + 1 for a in order[1:])) if rank == _IMAGE - 1 else order}
 
 
 _OPTIONS = {
     "MAX_POOL_2D": _pool,
     "AVERAGE_POOL_2D": _pool,
-    "MEAN": _mean,
+    "MEAN": _reduce,
+    "REDUCE_MAX": _reduce,
+    "REDUCE_MIN": _reduce,
     "PAD": _pad,
-    "STRIDED_SLICE": _crop,
     "RESIZE_NEAREST_NEIGHBOR": _resize,
     "RESIZE_BILINEAR": _resize,
     "CONCATENATION": _concatenate,
+    "TRANSPOSE": _transpose,
 }

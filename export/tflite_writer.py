@@ -11,7 +11,13 @@ import flatbuffers
 import numpy as np
 from tensorflow.lite.python import schema_py_generated as schema
 
-from udc_tf.export.integer_network import IntegerNetwork, Quantization, Step, bias_scales
+from udc_tf.export.integer_network import (
+    Constant,
+    IntegerNetwork,
+    Quantization,
+    Step,
+    bias_scales,
+)
 
 _ALIGNMENT = 16  # of constant data, which a microcontroller reads in place
 # Least version of each operator in which int8 (and a scale per channel) is defined.
@@ -22,6 +28,8 @@ _VERSIONS = {
     "TRANSPOSE_CONV": 3,
     "RESHAPE": 1,
     "HARD_SWISH": 1,
+    "ELU": 1,
+    "PRELU": 1,
     "RESIZE_NEAREST_NEIGHBOR": 3,
     "RESIZE_BILINEAR": 3,
 }
@@ -158,6 +166,9 @@ class _Writer:
     def integers(self, step: Step, what: str, numbers: Sequence[Any]) -> int:
         return self._constant(f"{step.name}_{what}", np.asarray(numbers, np.int32))
 
+    def constant(self, name: str, constant: Constant) -> int:
+        return self._constant(name, constant.codes, [constant.scale])
+
     def output_shape(self, step: Step) -> tuple[int, ...]:
         return self._network.values[step.output].shape
 
@@ -174,10 +185,18 @@ def _spatial(options: Any, step: Step) -> Any:
 
 
 def _plain(writer: _Writer, step: Step) -> _Encoded:
-    names = {"LOGISTIC": None, "TANH": None, "RELU": None, "RELU6": None}
-    names |= {"QUANTIZE": schema.QuantizeOptionsT, "HARD_SWISH": schema.HardSwishOptionsT}
-    options = names[step.kind]
+    options = _PLAIN[step.kind]
     return step.inputs, options and options()
+
+
+_PLAIN = {
+    **dict.fromkeys(("LOGISTIC", "TANH", "RELU", "RELU6", "ELU")),
+    "QUANTIZE": schema.QuantizeOptionsT,
+    "HARD_SWISH": schema.HardSwishOptionsT,
+    "ABS": schema.AbsOptionsT,
+    "MAXIMUM": schema.MaximumMinimumOptionsT,
+    "MINIMUM": schema.MaximumMinimumOptionsT,
+}
 
 
 def _convolution(writer: _Writer, step: Step) -> _Encoded:
@@ -230,6 +249,16 @@ def _mean(writer: _Writer, step: Step) -> _Encoded:
     options = schema.ReducerOptionsT()
     options.keepDims = step.options["keep"]
     return [*step.inputs, writer.integers(step, "axes", step.options["axes"])], options
+
+
+def _transpose(writer: _Writer, step: Step) -> _Encoded:
+    order = writer.integers(step, "order", step.options["order"])
+    return [*step.inputs, order], schema.TransposeOptionsT()
+
+
+def _prelu(writer: _Writer, step: Step) -> _Encoded:
+    slopes = step.options["slopes"]
+    return [*step.inputs, writer.constant(f"{step.name}_slopes", slopes)], None
 
 
 def _reshape(writer: _Writer, step: Step) -> _Encoded:
@@ -288,6 +317,10 @@ _ENCODERS = {
     "MAX_POOL_2D": _pool,
     "AVERAGE_POOL_2D": _pool,
     "MEAN": _mean,
+    "REDUCE_MAX": _mean,
+    "REDUCE_MIN": _mean,
+    "TRANSPOSE": _transpose,
+    "PRELU": _prelu,
     "RESHAPE": _reshape,
     "PAD": _pad,
     "STRIDED_SLICE": _slice,

@@ -22,9 +22,11 @@ from udc_tf.finetune.run import finetune
 from udc_tf.finetune.stages import Cosine, Stages
 from udc_tf.layers.choice import Choice
 from udc_tf.layers.searchable_kernels import (
+    UDCConv1D,
     UDCConv2D,
     UDCConv2DTranspose,
     UDCDense,
+    UDCDepthwiseConv1D,
     UDCDepthwiseConv2D,
 )
 from udc_tf.network_check import check
@@ -55,9 +57,11 @@ __all__ = [
     "SearchSpace",
     "SizeModel",
     "Stages",
+    "UDCConv1D",
     "UDCConv2D",
     "UDCConv2DTranspose",
     "UDCDense",
+    "UDCDepthwiseConv1D",
     "UDCDepthwiseConv2D",
     "__version__",
     "check",

@@ -211,7 +211,7 @@ class _OwnDense(kl.Dense):
         ((6,), lambda: kl.Dense(3, activation=relu)),
         ((6,), lambda: kl.Activation(relu)),
         ((6,), lambda: _OwnDense(3, activation="relu")),
-        ((6, 3), lambda: kl.Conv1D(3, 2, activation="relu")),
+        ((6, 3), lambda: kl.Conv1DTranspose(3, 2, activation="relu")),
         ((6, 3), lambda: kl.LSTM(3)),
         ((6,), lambda: kl.EinsumDense("ab,bc->ac", 4, activation="relu")),
     ],

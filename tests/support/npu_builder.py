@@ -109,9 +109,17 @@ class NetworkBuilder:
         return self.tensor(shape, scales, data=values, axis=axis), scales
 
     def conv(
-        self, x, channels, kernel=(3, 3), stride=(1, 1), dilation=(1, 1), padding=SAME, act=NONE
+        self,
+        x,
+        channels,
+        kernel=(3, 3),
+        stride=(1, 1),
+        dilation=(1, 1),
+        padding=SAME,
+        act=NONE,
+        groups=1,
     ) -> int:
-        depth = self.shape(x)[3]
+        depth = self.shape(x)[3] // groups
         density = float(self.rng.choice([0.1, 0.5, 1.0]))
         weights, scales = self._weights((channels, *kernel, depth), 0, density)
         bias = self.rng.integers(-2000, 2000, channels).astype(np.int32)
@@ -225,13 +233,46 @@ class NetworkBuilder:
         if name in fixed:
             out = self.tensor(self.shape(x), *fixed[name])
         else:
-            out = self.activation(self.shape(x), self.spread(x), 0.0)
+            low = {"ELU": -1.0, "HARD_SWISH": -0.375}.get(name, 0.0)
+            out = self.activation(self.shape(x), self.spread(x), low)
         if name == "LEAKY_RELU":
             options = schema.LeakyReluOptionsT()
             options.alpha = float(self.rng.uniform(0.05, 0.5))
             out = self.activation(self.shape(x), self.spread(x))
             return self.operator(_OPS.LEAKY_RELU, [x], out, options, "LeakyReluOptions")
         return self.operator(getattr(_OPS, name), [x], out)
+
+    def prelu(self, x) -> int:
+        slopes = self.rng.integers(-127, 128, (1, 1, self.shape(x)[3])).astype(np.int8)
+        slopes = self.tensor(slopes.shape, self.rng.uniform(0.001, 0.01), data=slopes)
+        out = self.activation(self.shape(x), self.spread(x))
+        return self.operator(_OPS.PRELU, [x, slopes], out)
+
+    def transpose(self, x) -> int:
+        order = [0, *(1 + self.rng.permutation(3))]
+        out = self._like(x, [self.shape(x)[axis] for axis in order])
+        options = schema.TransposeOptionsT()
+        return self.operator(
+            _OPS.TRANSPOSE, [x, self.constant(order)], out, options, "TransposeOptions"
+        )
+
+    def reduce(self, name, x, axis) -> int:
+        options = schema.ReducerOptionsT()
+        options.keepDims = True
+        shape = [1 if i == axis else n for i, n in enumerate(self.shape(x))]
+        out = self._like(x, shape)
+        code = getattr(_OPS, name)
+        return self.operator(code, [x, self.constant([axis])], out, options, "ReducerOptions")
+
+    def slice(self, x) -> int:
+        shape = np.asarray(self.shape(x))
+        begin = np.append(0, self.rng.integers(0, (shape[1:] + 1) // 2))
+        end = np.append(1, shape[1:] - self.rng.integers(0, (shape[1:] + 1) // 2))
+        end = np.maximum(end, begin + 1)
+        out = self._like(x, end - begin)
+        inputs = [x, *(self.constant(c) for c in (begin, end, np.ones(4, int)))]
+        options = schema.StridedSliceOptionsT()
+        return self.operator(_OPS.STRIDED_SLICE, inputs, out, options, "StridedSliceOptions")
 
     def pad(self, x) -> int:
         amounts = self.rng.integers(0, 3, (2, 2))

@@ -22,13 +22,23 @@ MEMORY = {
 _TFLM_ARENA = 8 << 20
 
 
-def random_network(seed: int) -> bytes:
-    """A small network of random operators, the same for the same seed."""
+def random_network(seed: int, every: bool = False) -> bytes:
+    """A small network of random operators, the same for the same seed.
+
+    Args:
+        every: draws from every operator, and sequences (images of height 1) besides images.
+    """
     rng = np.random.default_rng(seed)
     build = NetworkBuilder(rng)
-    x = build.input(*(int(n) for n in rng.integers([5, 5, 1], [17, 17, 20])))
+    height, width, depth = (int(n) for n in rng.integers([5, 5, 1], [17, 17, 20]))
+    if every and rng.random() < 0.3:
+        height, width = 1, height * 3
+    x = build.input(height, width, depth)
     for _ in range(int(rng.integers(2, 6))):
-        x = _random_layer(build, rng, x)
+        if every and rng.random() < 0.5:
+            x = _random_newer_layer(build, rng, x)
+        else:
+            x = _random_layer(build, rng, x)
     if not build.operators:  # every layer drawn left its input as it was
         x = build.conv(x, 8)
     return build.finish(_random_head(build, rng, x))
@@ -81,6 +91,24 @@ def _random_layer(build: NetworkBuilder, rng: np.random.Generator, x: int) -> in
     raise AssertionError(kind)
 
 
+def _random_newer_layer(build: NetworkBuilder, rng: np.random.Generator, x: int) -> int:
+    depth = build.shape(x)[3]
+    kind = str(rng.choice(NEWER_LAYERS))
+    if kind == "unary":
+        return build.unary(str(rng.choice(["ELU", "ABS", "HARD_SWISH"])), x)
+    if kind == "reduce":
+        name = str(rng.choice(["REDUCE_MAX", "REDUCE_MIN"]))
+        return build.reduce(name, x, int(rng.integers(1, 4)))
+    if kind == "grouped":
+        divisors = [n for n in range(1, depth + 1) if depth % n == 0]
+        groups = int(rng.choice(divisors))
+        return build.conv(x, groups * int(rng.integers(1, 5)), groups=groups)
+    if kind == "square":
+        return build.binary("mul", x, x)
+    return getattr(build, kind)(x)
+
+
+NEWER_LAYERS = ("unary", "unary", "prelu", "transpose", "reduce", "slice", "grouped", "square")
 LAYERS = (
     *("conv", "conv", "conv", "depthwise", "depthwise", "average", "maximum"),
     *("add", "sub", "mul", "broadcast", "concat", "extremum", "unary", "pad"),

@@ -20,9 +20,11 @@ from udc_tf.graph.trace import Gate, Graph, Node, TensorRef
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
 from udc_tf.layers.choice import Mix
 from udc_tf.layers.compact_kernels import (
+    CompactConv1D,
     CompactConv2D,
     CompactConv2DTranspose,
     CompactDense,
+    CompactDepthwiseConv1D,
     CompactDepthwiseConv2D,
     CompactKernel,
 )
@@ -67,16 +69,18 @@ class Slices:
 
     def of_kernel(self, layer: CompactKernel, kernel: np.ndarray) -> np.ndarray:
         if self.window is not None:
-            kernel = kernel[self.window, self.window]
+            kernel = kernel[(self.window,) * (kernel.ndim - 2)]
         if layer.in_axis is None:
-            # Depthwise: input channels sit in axis 2, each with all its multiples.
-            return kernel[:, :, self.inputs]
+            # Depthwise: input channels sit in the axis before the last, which has their multiples.
+            return np.take(kernel, self.inputs, axis=-2)
         if getattr(layer, "groups", 1) == 1:
             kernel = np.take(kernel, self.inputs, axis=layer.in_axis)
         return np.take(kernel, self.outputs, axis=layer.out_axis)
 
 
 _COMPACT = {
+    "Conv1D": CompactConv1D,
+    "DepthwiseConv1D": CompactDepthwiseConv1D,
     "Conv2D": CompactConv2D,
     "DepthwiseConv2D": CompactDepthwiseConv2D,
     "Conv2DTranspose": CompactConv2DTranspose,

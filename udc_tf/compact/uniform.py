@@ -72,7 +72,7 @@ def compact(
     kernels = {n.name: n for n in graph.nodes if kernel_kind(n.layer) is not None}
     if not kernels:
         raise ValueError(
-            "The model has no Conv2D, DepthwiseConv2D, Conv2DTranspose or Dense layer to make "
+            "The model has no convolution and no Dense layer to make "
             f"compact. Received: {model.name} with layers {[x.name for x in model.layers]}"
         )
     overrides = dict(layers or {})

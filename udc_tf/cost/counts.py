@@ -183,7 +183,7 @@ class CountMaps:
 
     def _taps(self, layer: PricedLayer) -> _Linear:
         kernels = layer.options.kernels
-        values = [float(k * k) for k in kernels or ()]
+        values = [float(k ** len(layer.kernel_size)) for k in kernels or ()]
         return self._per_option("kernel", layer, kernels, values, float(layer.taps))
 
     def _by_bits(self, table: Mapping[int, float]) -> Callable[[PricedLayer], _Linear]:

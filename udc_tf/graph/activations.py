@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras import layers as kl
 
@@ -20,10 +21,13 @@ class Activation:
 
     Attributes:
         name: as `keras.activations` calls it.
-        operator: TFLite's, if it stands alone; None for the identity.
+        operator: TFLite's, if it stands alone; None for the identity. Those that TFLite has not,
+            or TFLM not in int8, are names of what is written as several operators.
         options: of that operator.
         fuses: whether it becomes part of the convolution or elementwise operator before it.
-        range: what TFLite prescribes for its output; None if that follows from data.
+        range: what TFLite prescribes for its output, or where 8 bits are to saturate because the
+            activation has its limits there; None if that follows from data.
+        limited: whether the limits of `range` are the activation's own.
         mixes_channels: whether an output depends on several channels.
         refused: why it cannot be exported; None if it can.
     """
@@ -33,6 +37,7 @@ class Activation:
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     fuses: bool = False
     range: tuple[float, float] | None = None
+    limited: bool = False
     mixes_channels: bool = False
     refused: str | None = None
 
@@ -43,14 +48,44 @@ _RELU6 = Activation("relu6", "RELU6", fuses=True)
 _SIGMOID = Activation("sigmoid", "LOGISTIC", range=(0.0, 255 / 256))
 _TANH = Activation("tanh", "TANH", range=(-1.0, 127 / 128))
 _SOFTMAX = Activation("softmax", "SOFTMAX", range=(0.0, 255 / 256), mixes_channels=True)
-_SILU = Activation("silu", "SILU")  # written as LOGISTIC and MUL
+_SILU = Activation("silu", "SILU")
 _HARD_SILU = Activation("hard_silu", "HARD_SWISH")
+_GELU = Activation("gelu", "GELU")
+_TANH_SHRINK = Activation("tanh_shrink", "TANH_SHRINK")
+_SQUARE = Activation("square", "SQUARE")
+_ABS = Activation("abs", "ABS")
+_SELU = Activation("selu", "SELU", {"alpha": 1.6732632423543772, "scale": 1.0507009873554805})
 
 _MIXES_CHANNELS = ("log_softmax", "sparsemax", "glu")
 
 
 def _leaky(slope: float) -> Activation:
     return Activation("leaky_relu", "LEAKY_RELU", {"alpha": float(slope)})
+
+
+def _elu(alpha: float) -> Activation:
+    return Activation("elu", "ELU" if alpha == 1 else "SELU", {"alpha": float(alpha), "scale": 1.0})
+
+
+def _celu(alpha: float) -> Activation:
+    if alpha == 1:
+        return _elu(1.0)
+    why = f"a CELU with alpha {alpha} has no int8 operator here, only one with alpha 1"
+    return Activation("celu", refused=why)
+
+
+def _ramp(name: str, low: float, high: float, factor: float = 1, offset: float = 0) -> Activation:
+    """factor * x + offset between two limits, at which 8 bits saturate."""
+    if not (low <= 0 <= high and low < high):
+        why = f"limits of {low} and {high} have no int8 operator here, only such around zero"
+        return Activation(name, refused=why)
+    options = {"factor": factor, "offset": offset}
+    return Activation(name, "RAMP", options, range=_limits(low, high), limited=True)
+
+
+def _limits(low: float, high: float) -> tuple[float, float]:
+    """As variables hold them, in float32."""
+    return float(np.float32(low)), float(np.float32(high))
 
 
 # Functions of `keras.activations`; names that Keras has since given up lead to the same functions.
@@ -64,6 +99,14 @@ _FUNCTIONS: dict[Callable, Activation] = {
     keras.activations.silu: _SILU,
     keras.activations.hard_silu: _HARD_SILU,
     keras.activations.leaky_relu: _leaky(0.2),
+    keras.activations.elu: _elu(1.0),
+    keras.activations.celu: _celu(1.0),
+    keras.activations.selu: _SELU,
+    keras.activations.gelu: _GELU,
+    keras.activations.hard_sigmoid: _ramp("hard_sigmoid", 0, 1, 1 / 6, 0.5),
+    keras.activations.sparse_sigmoid: _ramp("sparse_sigmoid", 0, 1, 0.5, 0.5),
+    keras.activations.hard_tanh: _ramp("hard_tanh", -1, 1),
+    keras.activations.tanh_shrink: _TANH_SHRINK,
 }
 # The same functions by the names that others give them.
 _FUNCTIONS |= {
@@ -73,7 +116,7 @@ _FUNCTIONS |= {
     if hasattr(home, known.name)
 }
 # Operations of `keras.ops` in a functional model, by the name of their class.
-_OPERATIONS: dict[str, Activation] = {
+_OPERATIONS: dict[str, Activation | Callable[[Any], Activation]] = {
     "Relu": _RELU,
     "Relu6": _RELU6,
     "Sigmoid": _SIGMOID,
@@ -81,7 +124,22 @@ _OPERATIONS: dict[str, Activation] = {
     "Silu": _SILU,
     "HardSilu": _HARD_SILU,
     "HardSwish": _HARD_SILU,
+    "HardSigmoid": _FUNCTIONS[keras.activations.hard_sigmoid],
+    "SparseSigmoid": _FUNCTIONS[keras.activations.sparse_sigmoid],
+    "HardTanh": _FUNCTIONS[keras.activations.hard_tanh],
+    "TanhShrink": _TANH_SHRINK,
+    "Gelu": _GELU,
+    "Selu": _SELU,
+    "Square": _SQUARE,
+    "Abs": _ABS,
+    "Absolute": _ABS,
+    "Elu": lambda operation: _elu(operation.alpha),
+    "Celu": lambda operation: _celu(operation.alpha),
+    "LeakyRelu": lambda operation: _leaky(operation.negative_slope),
+    "Softmax": lambda operation: _softmax(operation.axis),
+    "Clip": lambda operation: _clip(operation.x_min, operation.x_max),
 }
+OPERATIONS = tuple(_OPERATIONS)
 
 
 def of_function(function: Callable | None) -> Activation:
@@ -89,8 +147,8 @@ def of_function(function: Callable | None) -> Activation:
 
     >>> of_function(keras.activations.relu).operator
     'RELU'
-    >>> of_function(keras.activations.gelu).refused
-    "the activation 'gelu' has no int8 operator here"
+    >>> of_function(keras.activations.softplus).refused
+    "the activation 'softplus' has no int8 operator here; take relu, gelu or silu"
     """
     if function is None:
         return LINEAR
@@ -103,18 +161,19 @@ def of_function(function: Callable | None) -> Activation:
     return Activation(
         name,
         mixes_channels=own or name in _MIXES_CHANNELS,
-        refused=f"{what} has no int8 operator here",
+        refused=f"{what} has no int8 operator here; take relu, gelu or silu",
     )
+
+
+def of_name(name: str) -> Activation:
+    """That of a function of `keras.activations`."""
+    return of_function(getattr(keras.activations, name))
 
 
 def of_operation(operation: Any) -> Activation | None:
     """What an operation of `keras.ops` applies; None if it is no activation."""
-    kind = type(operation).__name__
-    if kind == "LeakyRelu":
-        return _leaky(operation.negative_slope)
-    if kind == "Softmax":
-        return _softmax(operation.axis)
-    return _OPERATIONS.get(kind)
+    known = _OPERATIONS.get(type(operation).__name__)
+    return known(operation) if callable(known) else known
 
 
 def of_layer(layer: keras.Operation, rank: int | None = None) -> Activation:
@@ -131,6 +190,8 @@ def of_layer(layer: keras.Operation, rank: int | None = None) -> Activation:
         return _relu_layer(layer)
     if isinstance(layer, kl.LeakyReLU):
         return _leaky(layer.negative_slope)
+    if isinstance(layer, kl.ELU):
+        return _elu(layer.alpha)
     if isinstance(layer, kl.Softmax):
         return _softmax(layer.axis, rank)
     if not isinstance(layer, keras.layers.Layer):
@@ -139,14 +200,23 @@ def of_layer(layer: keras.Operation, rank: int | None = None) -> Activation:
 
 
 def _relu_layer(layer: kl.ReLU) -> Activation:
-    if layer.threshold or layer.max_value not in (None, 6):
-        shape = f"a threshold of {layer.threshold} and a maximum of {layer.max_value}"
+    if layer.threshold:
+        shape = f"a threshold of {layer.threshold}"
         return Activation("relu", refused=f"a ReLU with {shape} has no int8 operator here")
     if not layer.negative_slope:
-        return _RELU if layer.max_value is None else _RELU6
+        if layer.max_value in (None, 6):
+            return _RELU if layer.max_value is None else _RELU6
+        limits = _limits(0, layer.max_value)
+        return dataclasses.replace(_RELU, name="limited_relu", range=limits, limited=True)
     if layer.max_value is None:
         return _leaky(layer.negative_slope)
     return Activation("relu", refused="a leaky ReLU with a maximum has no int8 operator here")
+
+
+def _clip(low: Any, high: Any) -> Activation:
+    if not all(isinstance(limit, (int, float)) for limit in (low, high)):
+        return Activation("clip", refused="a clip without two numbers has no int8 operator here")
+    return _ramp("clip", low, high)
 
 
 def _softmax(axis: Any, rank: int | None = None) -> Activation:

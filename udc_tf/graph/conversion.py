@@ -3,6 +3,7 @@
 from typing import Any
 
 import keras
+import numpy as np
 from keras import layers as kl
 
 from udc_tf.graph.layer_rules import kernel_kind
@@ -10,6 +11,8 @@ from udc_tf.graph.layer_rules import kernel_kind
 _COMMON = ("use_bias", "activation", "bias_initializer", "bias_regularizer", "dtype")
 _SPATIAL = ("kernel_size", "strides", "padding", "dilation_rate")
 _OWN = {
+    "Conv1D": (*_SPATIAL, "filters", "groups"),
+    "DepthwiseConv1D": (*_SPATIAL, "depth_multiplier"),
     "Conv2D": (*_SPATIAL, "filters", "groups"),
     "DepthwiseConv2D": (*_SPATIAL, "depth_multiplier"),
     "Conv2DTranspose": (*_SPATIAL, "filters"),
@@ -36,6 +39,11 @@ def copy_layer(
 ) -> keras.layers.Layer:
     """A new, unbuilt layer of the same configuration, for so many output channels if given."""
     config = {**layer.get_config(), "name": safe_name(name)}
+    if isinstance(layer, kl.Normalization):
+        # What it was adapted to becomes constants: a copy of the weights would not be noticed.
+        config["mean"], config["variance"] = (np.ravel(v) for v in (layer.mean, layer.variance))
+        if not layer.axis:
+            config["mean"], config["variance"] = config["mean"][0], config["variance"][0]
     if isinstance(layer, kl.Reshape) and channels is not None:
         config["target_shape"] = (*config["target_shape"][:-1], channels)
     return layer.__class__.from_config(config)

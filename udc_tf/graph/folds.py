@@ -1,11 +1,13 @@
 """Kernels with what becomes part of them in an int8 network: the batch norm that follows."""
 
 import dataclasses
+import math
 from typing import Any, TypeVar
 
 import keras
 import numpy as np
 
+from udc_tf.graph import shapes
 from udc_tf.graph.affine import Affine
 from udc_tf.graph.layer_rules import Range, absorbed, rule_of_node
 from udc_tf.graph.trace import Graph, Node, TensorRef, trace
@@ -87,14 +89,17 @@ class Mean:
 
 
 def means(network: keras.Model) -> list[Mean]:
-    """The global average poolings of a functional model."""
+    """The means over all positions in a functional model."""
     graph = trace(network)
     uses = Uses.of(graph)
     layers = {layer.name: layer for layer in network.layers}
     names = [node.name for node in graph.nodes]
     found = []
     for node in graph.nodes:
-        if not isinstance(node.layer, keras.layers.GlobalAveragePooling2D):
+        shape = node.inputs[0].shape if node.inputs else ()
+        everywhere = tuple(range(1, len(shape) - 1))
+        is_mean = rule_of_node(node).operator == "MEAN"
+        if not is_mean or shapes.reduced_axes(node.layer, len(shape)) != everywhere:
             continue
         around = _origin(graph, node.inputs[0]), uses.sole_consumer(node.output)
         source, target = (None if n is None else layers.get(n.name) for n in around)
@@ -102,9 +107,8 @@ def means(network: keras.Model) -> list[Mean]:
             target, ActivationQuantizer
         ):
             continue
-        height, width = node.inputs[0].shape[1:3]
-        if height and width and names.count(target.name) == 1:
-            found.append(Mean(height * width, source, target))
+        if None not in shape[1:-1] and names.count(target.name) == 1:
+            found.append(Mean(math.prod(shape[1:-1]), source, target))
     return found
 
 

@@ -1,8 +1,9 @@
 """A Keras functional model as a flat list of calls.
 
-Nested models are inlined, `SeparableConv2D` is split into its two convolutions and the branches of
-a `Choice` are laid out side by side, joined by a `Mix`. Everything that walks the network (channel
-groups, the searchable model, the compact model, the cost tables) walks this list.
+Nested models are inlined, `SeparableConv1D` and `SeparableConv2D` are split into their two
+convolutions and the branches of a `Choice` are laid out side by side, joined by a `Mix`. Everything
+that walks the network (channel groups, the searchable model, the compact model, the cost tables)
+walks this list.
 """
 
 import dataclasses
@@ -121,6 +122,7 @@ def trace(model: keras.Model, copy: bool = True) -> Graph:
         functional = keras.models.clone_model(original)
         functional.set_weights(original.get_weights())
         require_same_functions(original, functional)
+    _settle_normalizations(functional)
     tracer = _Tracer()
     inputs = tree.map_structure(tracer.ref, functional.input)
     outputs = tracer.inline(functional, functional.input, prefix="", gates=())
@@ -133,6 +135,15 @@ def trace(model: keras.Model, copy: bool = True) -> Graph:
         input_names=_input_names(original),
         input_dtypes=tuple(t.dtype for t in flat),
     )
+
+
+def _settle_normalizations(model: keras.Model) -> None:
+    """A `Normalization` reads its weights anew: setting them alone does not tell it."""
+    for layer in model.layers:
+        if isinstance(layer, keras.Model):
+            _settle_normalizations(layer)
+        elif isinstance(layer, keras.layers.Normalization):
+            layer.finalize_state()
 
 
 def require_same_functions(original: keras.Model, copy: keras.Model) -> None:
@@ -228,7 +239,7 @@ class _Tracer:
             kwargs = {k: v for k, v in kwargs.items() if k not in ("training", "mask")}
             (value,) = args or tuple(kwargs.values())
             return self.inline(layer, value, f"{name}/", gates)
-        if isinstance(layer, keras.layers.SeparableConv2D):
+        if isinstance(layer, (keras.layers.SeparableConv1D, keras.layers.SeparableConv2D)):
             depthwise, pointwise = self._split_separable(layer, name)
             inner = self._record(depthwise, depthwise.name, args, {}, gates)
             return self._record(pointwise, pointwise.name, (inner,), {}, gates)
@@ -264,14 +275,14 @@ class _Tracer:
             self._names[id(layer)] = name
         return self._names[id(layer)]
 
-    def _split_separable(
-        self, layer: keras.layers.SeparableConv2D, name: str
-    ) -> list[keras.layers.Layer]:
-        """Two layers that together compute what a built `SeparableConv2D` does."""
+    def _split_separable(self, layer: Any, name: str) -> list[keras.layers.Layer]:
+        """Two layers that together compute what a built separable convolution does."""
         if id(layer) in self._split:
             return self._split[id(layer)]
-        config = layer.get_config()
-        depthwise = keras.layers.DepthwiseConv2D(
+        config, flat = layer.get_config(), isinstance(layer, keras.layers.SeparableConv1D)
+        make_depthwise = keras.layers.DepthwiseConv1D if flat else keras.layers.DepthwiseConv2D
+        make_pointwise = keras.layers.Conv1D if flat else keras.layers.Conv2D
+        depthwise = make_depthwise(
             config["kernel_size"],
             strides=config["strides"],
             padding=config["padding"],
@@ -283,7 +294,7 @@ class _Tracer:
             depthwise_regularizer=config["depthwise_regularizer"],
             name=f"{name}_depthwise",
         )
-        pointwise = keras.layers.Conv2D(
+        pointwise = make_pointwise(
             config["filters"],
             1,
             data_format=config["data_format"],
@@ -295,9 +306,10 @@ class _Tracer:
             bias_regularizer=config["bias_regularizer"],
             name=f"{name}_pointwise",
         )
-        channels = layer.depthwise_kernel.shape[2] * config["depth_multiplier"]
-        depthwise.build((None, None, None, layer.depthwise_kernel.shape[2]))
-        pointwise.build((None, None, None, channels))
+        *spatial, inputs, times = layer.depthwise_kernel.shape
+        positions = (None,) * len(spatial)
+        depthwise.build((None, *positions, inputs))
+        pointwise.build((None, *positions, inputs * times))
         depthwise.set_weights([layer.depthwise_kernel.numpy()])
         pointwise.set_weights(
             [layer.pointwise_kernel.numpy()] + ([layer.bias.numpy()] if layer.use_bias else [])

@@ -9,9 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from udc_tf.layers.kernels import (
+    Conv1DKernel,
     Conv2DKernel,
     Conv2DTransposeKernel,
     DenseKernel,
+    DepthwiseConv1DKernel,
     DepthwiseConv2DKernel,
     KernelLayer,
     Shape,
@@ -187,6 +189,16 @@ class CompactKernel(KernelLayer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "bits": self.bits, "nonzeros": self.nonzeros}
+
+
+@keras.saving.register_keras_serializable("udc_tf")
+class CompactConv1D(CompactKernel, Conv1DKernel):
+    """`keras.layers.Conv1D` with few-bit, sparse weights."""
+
+
+@keras.saving.register_keras_serializable("udc_tf")
+class CompactDepthwiseConv1D(CompactKernel, DepthwiseConv1DKernel):
+    """`keras.layers.DepthwiseConv1D` with few-bit, sparse weights."""
 
 
 @keras.saving.register_keras_serializable("udc_tf")

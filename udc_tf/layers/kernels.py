@@ -1,6 +1,6 @@
 """Layers that are linear in one kernel: their geometry, apart from how the kernel comes about.
 
-`KernelLayer` owns the weights and the call; the four subclasses know shapes and the operation. How
+`KernelLayer` owns the weights and the call; its subclasses know shapes and the operation. How
 the kernel that is applied follows from `theta` is the business of whoever mixes in
 `effective_kernel`: the search (many options at once) or the compact network (one).
 """
@@ -16,11 +16,13 @@ from keras import ops
 Shape = tuple[Any, ...]  # of a tensor: numbers, and None where one is not known
 
 
-def _pair(value: int | Sequence[int], name: str) -> tuple[int, int]:
-    pair = (value, value) if isinstance(value, int) else tuple(value)
-    if len(pair) != 2 or any(not isinstance(v, int) or v < 1 for v in pair):
-        raise ValueError(f"`{name}` must be one or two positive integers. Received: {value}")
-    return pair
+def _sizes(value: int | Sequence[int], rank: int, name: str) -> tuple[int, ...]:
+    """One number per spatial axis."""
+    sizes = (value,) * rank if isinstance(value, int) else tuple(value)
+    if len(sizes) != rank or any(not isinstance(v, int) or v < 1 for v in sizes):
+        wanted = "one or two positive integers" if rank == 2 else "a positive integer"
+        raise ValueError(f"`{name}` must be {wanted}. Received: {value}")
+    return sizes
 
 
 class KernelLayer(keras.layers.Layer):
@@ -99,7 +101,10 @@ class KernelLayer(keras.layers.Layer):
     ) -> keras.KerasTensor:
         # From the shape of the kernel alone: tracing how it comes about takes most of the time that
         # a large network is built in.
-        kernel = keras.KerasTensor(self.theta.shape, self.compute_dtype)
+        shape = list(self.theta.shape)
+        if self.in_axis is not None:
+            shape[self.in_axis] = inputs.shape[-1]  # of all groups together: Keras compares them
+        kernel = keras.KerasTensor(shape, self.compute_dtype)
         outputs = self.apply_kernel(inputs, kernel)
         self.positions = self.multiplied_positions(inputs.shape, outputs.shape)
         return keras.KerasTensor(outputs.shape, outputs.dtype)
@@ -150,7 +155,10 @@ def _never_empty(inputs: tf.Tensor) -> tf.Tensor:
 
 
 class _SpatialKernel(KernelLayer):
-    """What the three convolutions share."""
+    """What the convolutions share."""
+
+    rank = 2  # spatial axes
+    paddings = ("valid", "same")
 
     def __init__(
         self,
@@ -161,11 +169,12 @@ class _SpatialKernel(KernelLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        if padding not in ("valid", "same"):
-            raise ValueError(f"`padding` must be 'valid' or 'same'. Received: {padding!r}")
-        self.kernel_size = _pair(kernel_size, "kernel_size")
-        self.strides = _pair(strides, "strides")
-        self.dilation_rate = _pair(dilation_rate, "dilation_rate")
+        if padding not in self.paddings:
+            known = " or ".join(map(repr, self.paddings))
+            raise ValueError(f"`padding` must be {known}. Received: {padding!r}")
+        self.kernel_size = _sizes(kernel_size, self.rank, "kernel_size")
+        self.strides = _sizes(strides, self.rank, "strides")
+        self.dilation_rate = _sizes(dilation_rate, self.rank, "dilation_rate")
         self.padding = padding
 
     def get_config(self) -> dict[str, Any]:
@@ -209,6 +218,28 @@ class Conv2DKernel(_SpatialKernel):
         return {**super().get_config(), "filters": self.filters, "groups": self.groups}
 
 
+class Conv1DKernel(Conv2DKernel):
+    """1D convolution, channels last; "causal" padding sees nothing of the future."""
+
+    in_axis, out_axis = 1, 2
+    rank = 1
+    paddings = ("valid", "same", "causal")
+
+    def apply_kernel(self, inputs, kernel):
+        padding = self.padding
+        if padding == "causal":
+            before = (self.kernel_size[0] - 1) * self.dilation_rate[0]
+            inputs, padding = ops.pad(inputs, ((0, 0), (before, 0), (0, 0))), "valid"
+        return ops.conv(
+            inputs,
+            kernel,
+            strides=self.strides,
+            padding=padding,
+            data_format="channels_last",
+            dilation_rate=self.dilation_rate,
+        )
+
+
 class DepthwiseConv2DKernel(_SpatialKernel):
     """Depthwise 2D convolution: output channels are the input's, each `depth_multiplier` times."""
 
@@ -238,6 +269,13 @@ class DepthwiseConv2DKernel(_SpatialKernel):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "depth_multiplier": self.depth_multiplier}
+
+
+class DepthwiseConv1DKernel(DepthwiseConv2DKernel):
+    """Depthwise 1D convolution."""
+
+    in_axis, out_axis = None, 1
+    rank = 1
 
 
 class Conv2DTransposeKernel(_SpatialKernel):

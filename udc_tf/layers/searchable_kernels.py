@@ -18,9 +18,11 @@ import tensorflow as tf
 
 from udc_tf.layers.current_sample import current_sample
 from udc_tf.layers.kernels import (
+    Conv1DKernel,
     Conv2DKernel,
     Conv2DTransposeKernel,
     DenseKernel,
+    DepthwiseConv1DKernel,
     DepthwiseConv2DKernel,
     KernelLayer,
     Shape,
@@ -168,7 +170,7 @@ class SearchableKernel(KernelLayer):
             active *= tf.reshape(links.window.mask(pi[None]), [*self.kernel_size, 1, 1])
         outputs = links.outputs.mask(pi[None])
         if self.in_axis is None:
-            return active * tf.reshape(outputs, [1, 1, shape[2], shape[3]])
+            return active * tf.reshape(outputs, shape[-2:])
         axes = [(self.out_axis, outputs)]
         if links.inputs is not None:
             axes.insert(0, (self.in_axis, links.inputs.mask(pi[None])))
@@ -200,6 +202,26 @@ class SearchableKernel(KernelLayer):
             "width_group": self.width_group,
             "input_group": self.input_group,
         }
+
+
+@keras.saving.register_keras_serializable("udc_tf")
+class UDCConv1D(SearchableKernel, Conv1DKernel):
+    """`keras.layers.Conv1D` with searched width, bits, sparsity and kernel size.
+
+    >>> y = UDCConv1D(16, 3, bits=(2, 4, 8), padding="causal")(keras.Input((20, 6)))
+    >>> tuple(y.shape)
+    (None, 20, 16)
+    """
+
+
+@keras.saving.register_keras_serializable("udc_tf")
+class UDCDepthwiseConv1D(SearchableKernel, DepthwiseConv1DKernel):
+    """`keras.layers.DepthwiseConv1D` with searched bits, sparsity and kernel size.
+
+    >>> y = UDCDepthwiseConv1D(3, sparsities=(0.5, 1.0))(keras.Input((20, 6)))
+    >>> tuple(y.shape)
+    (None, 18, 6)
+    """
 
 
 @keras.saving.register_keras_serializable("udc_tf")

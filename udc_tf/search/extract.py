@@ -106,10 +106,11 @@ def describe(search: "SearchModel", chosen: np.ndarray) -> Architecture:
         if not counts.present[i]:
             continue
         kernel = choices.get(f"kernel/{layer.name}", _only(layer.options.kernels))
+        rank = len(layer.kernel_size)
         layers.append(
             LayerSummary(
                 name=layer.name,
-                kernel_size=(int(kernel),) * 2 if kernel else layer.kernel_size,
+                kernel_size=(int(kernel),) * rank if kernel else layer.kernel_size,
                 inputs=round(float(counts.inputs[i])),
                 outputs=round(float(counts.outputs[i])),
                 original_outputs=len(layer.outputs),

@@ -44,13 +44,13 @@ def _window_link(plan: Plan, layer: PricedLayer, options: int) -> MaskLink | Non
     kernels = layer.options.kernels
     if kernels is None:
         return None
-    full = layer.kernel_size[0]
-    windows = np.zeros((options, full, full), np.float32)
+    full, rank = layer.kernel_size[0], len(layer.kernel_size)
+    windows = np.zeros((options, *layer.kernel_size), np.float32)
     for k, size in enumerate(kernels):
         start = (full - size) // 2
-        windows[k, start : start + size, start : start + size] = 1.0
+        windows[(k, *[slice(start, start + size)] * rank)] = 1.0
     flat = windows.reshape(options, -1)
     decision = plan.decision_index("kernel", layer.name)
     if decision is None:
         return MaskLink(flat[0], (), flat[:0])
-    return MaskLink(np.zeros(full * full, np.float32), (decision,), flat)
+    return MaskLink(np.zeros(layer.taps, np.float32), (decision,), flat)

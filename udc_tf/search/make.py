@@ -19,9 +19,11 @@ from udc_tf.graph.trace import Graph, Node, require_same_functions, trace
 from udc_tf.layers.choice import Mix
 from udc_tf.layers.searchable_kernels import (
     SearchableKernel,
+    UDCConv1D,
     UDCConv2D,
     UDCConv2DTranspose,
     UDCDense,
+    UDCDepthwiseConv1D,
     UDCDepthwiseConv2D,
 )
 from udc_tf.search.model import SearchModel
@@ -34,6 +36,8 @@ from udc_tf.search.settings import SearchSettings
 from udc_tf.search.space import SearchSpace
 
 _SEARCHABLE = {
+    "Conv1D": UDCConv1D,
+    "DepthwiseConv1D": UDCDepthwiseConv1D,
     "Conv2D": UDCConv2D,
     "DepthwiseConv2D": UDCDepthwiseConv2D,
     "Conv2DTranspose": UDCConv2DTranspose,
@@ -218,5 +222,5 @@ def _take_over(old: keras.layers.Layer, new: keras.layers.Layer) -> None:
         if new.bias is not None:
             new.bias.assign(weights["bias"])
         new.initialize_ranges()
-    elif old.weights:
+    elif new.weights:
         new.set_weights([np.asarray(w) for w in old.get_weights()])

@@ -139,7 +139,7 @@ def _priced(
     if space.is_frozen(node.name):
         left_out[node.name] = "the search space freezes it"
     inputs: ChannelMap | None = channels.map_of(node.inputs[0])
-    if kernel_kind(node.layer) == "DepthwiseConv2D":
+    if rule_of_node(node).channels is Channels.REPEATS:
         inputs = None
     elif inputs is not None and (groups := getattr(node.layer, "groups", 1)) > 1:
         inputs = ChannelMap.fixed(len(inputs) // groups)
@@ -168,7 +168,7 @@ def _usable_kernels(
     """Kernel sizes that can be cut from the middle of this layer's kernel without a shift."""
     layer = node.layer
     size = tuple(getattr(layer, "kernel_size", ()))
-    if kernels is None or size in ((), (1, 1)):
+    if kernels is None or set(size) <= {1}:
         return None
     if len(set(size)) != 1 or layer.padding != "same" or kernel_kind(layer) == "Conv2DTranspose":
         left_out[f"kernel of {node.name}"] = "only square kernels with 'same' padding can be cut"
