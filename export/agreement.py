@@ -185,7 +185,8 @@ def compare_layers(exact: Int8Model, tensors: Mapping[int, np.ndarray]) -> list[
             found.append(LayerAgreement(made_by[other], apart, EXACT))
         held[value] = tf.constant(tensors[stands_for[value][-1]])
 
-    for ref, value in zip(keras.tree.flatten(network.graph.inputs), network.inputs, strict=True):
+    given = keras.tree.flatten(network.keras_graph.inputs)
+    for ref, value in zip(given, network.inputs, strict=True):
         if value in stands_for:
             anchor(value)
         else:  # it is laid out first

@@ -28,7 +28,7 @@ def apply(
         # TFLM cuts a RELU6 off in its input's units and does not scale it to others.
         follows = value if activation.operator == "RELU6" else None
         output = emitter.emit(
-            activation.operator,
+            activation.operator or "",
             node,
             (value,),
             shape,
@@ -70,8 +70,8 @@ def _gelu(emitter: Emitter, node: Node, value: int, options: dict, suffix: str) 
     ones = np.ones(emitter.shape(value)[-1])
     steepness = 2 * math.sqrt(2 / math.pi)
     square = _product(emitter, node, value, value, f"{suffix}_square")
-    slope = Affine(steepness * 0.044715 * ones, steepness * ones)
-    slope = emitter.affine(node, square, slope, suffix=f"{suffix}_slope")
+    line = Affine(steepness * 0.044715 * ones, steepness * ones)
+    slope = emitter.affine(node, square, line, suffix=f"{suffix}_slope")
     argument = _product(emitter, node, value, slope, f"{suffix}_argument")
     emitter.prescribe(argument, _REACH_OF_SIGMOID)
     gate = apply(emitter, node, argument, _SIGMOID, suffix=f"{suffix}_gate")

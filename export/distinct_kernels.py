@@ -23,12 +23,13 @@ def keep_apart(steps: Sequence[Step]) -> None:
     for step in steps:
         if step.kind == "FULLY_CONNECTED":
             continue
-        codes = step.kernel.codes
+        kernel = step.weights
+        codes = kernel.codes
         layers = seen.setdefault((codes.shape, codes.tobytes()), [])
-        if step.kernel.layer not in layers:
-            layers.append(step.kernel.layer)
-        nth = layers.index(step.kernel.layer)
+        if kernel.layer not in layers:
+            layers.append(kernel.layer)
+        nth = layers.index(kernel.layer)
         if nth:
-            scales = np.float32(step.kernel.scales)
-            scales = np.float64(scales + nth * np.spacing(scales))
-            step.kernel = dataclasses.replace(step.kernel, scales=scales)
+            scales = np.asarray(kernel.scales, np.float32)
+            moved = (scales + nth * np.spacing(scales)).astype(np.float64)
+            step.kernel = dataclasses.replace(kernel, scales=moved)

@@ -5,6 +5,8 @@ have two spatial axes in TFLite, and nothing else minds.
 """
 
 import math
+from collections.abc import Iterable
+from typing import Any
 
 from udc_tf.export import folding
 from udc_tf.export.integer_network import Kernel, Step, Value
@@ -27,11 +29,11 @@ def laid_out(shape: tuple[int, ...]) -> tuple[int, ...]:
 class Emitter:
     """Collects values and steps; each call appends what it says and gives the new value."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.values: list[Value] = []
         self.steps: list[Step] = []
 
-    def value(self, name: str, shape, follows: int | None = None) -> int:
+    def value(self, name: str, shape: Iterable[int], follows: int | None = None) -> int:
         self.values.append(Value(name, tuple(shape), follows=follows))
         return len(self.values) - 1
 
@@ -42,13 +44,13 @@ class Emitter:
         self,
         kind: str,
         node: Node,
-        inputs,
-        shape,
+        inputs: Iterable[int],
+        shape: Iterable[int],
         *,
         follows: int | None = None,
         suffix: str = "",
         fused: Activation = LINEAR,
-        **fields,
+        **fields: Any,
     ) -> int:
         """An operator.
 
@@ -59,7 +61,7 @@ class Emitter:
         """
         output = self.value(f"{node.name}{suffix}", shape, follows)
         fields |= {"activation": fused.operator or "NONE"}
-        if fused.limited:
+        if fused.limited and fused.range is not None:
             fields |= {"limits": fused.range}
             self.prescribe(output, fused.range)
         self.steps.append(Step(kind, node.name, tuple(inputs), output, **fields))
@@ -77,11 +79,11 @@ class Emitter:
 
     def root(self, value: int) -> Value:
         """The value whose scale this one has."""
-        while self.values[value].follows is not None:
-            value = self.values[value].follows
+        while (follows := self.values[value].follows) is not None:
+            value = follows
         return self.values[value]
 
-    def reshape(self, node: Node, value: int, shape, suffix: str = "") -> int:
+    def reshape(self, node: Node, value: int, shape: tuple[int, ...], suffix: str = "") -> int:
         if self.shape(value) == tuple(shape):
             return value
         return self.emit("RESHAPE", node, (value,), shape, follows=value, suffix=suffix)
@@ -91,7 +93,7 @@ class Emitter:
         node: Node,
         value: int,
         kernel: Kernel,
-        shape,
+        shape: tuple[int, ...],
         kind: str,
         fused: Activation = LINEAR,
         suffix: str = "",

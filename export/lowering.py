@@ -5,6 +5,9 @@ channels on its own becomes a 1x1 depthwise convolution. A dense layer that batc
 becomes a 1x1 convolution, because only convolutions have a scale a channel.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 import keras
 import numpy as np
 from keras import layers as kl
@@ -82,7 +85,7 @@ class _Lowering:
             self._value_of[ref.id] = value
         return tuple(entered)
 
-    def _leave(self, graph: Graph):
+    def _leave(self, graph: Graph) -> Iterator[int]:
         """The outputs in the shapes that the Keras model gives them."""
         left: dict[int, int] = {}
         for ref in keras.tree.flatten(graph.outputs):
@@ -165,7 +168,7 @@ class _Lowering:
             self._done.add(id(following))
             final = following.output
             if isinstance(following.layer, kl.BatchNormalization):
-                affine = Affine.of(following.layer, node.output.shape[-1])
+                affine = Affine.of(following.layer, node.output.shape[-1] or 1)
             else:
                 fused = activation_of_node(following)
         return affine, fused, final
@@ -180,8 +183,10 @@ class _Lowering:
             value = composites.apply(self._emitter, node, value, activation, suffix="_activation")
         self._value_of[final.id] = value
 
-    def _apply_kernel(self, node: Node, rule: Rule, affine, fused: Activation) -> int:
-        layer, kind, (value,) = node.layer, rule.kernel, self._inputs(node)
+    def _apply_kernel(
+        self, node: Node, rule: Rule, affine: Affine | None, fused: Activation
+    ) -> int:
+        layer, kind, (value,) = node.layer, rule.kernel or "", self._inputs(node)
         shape = self._shape(node.output, node.name)
         if kind == "Dense":
             return self._dense(node, value, affine, fused, shape)
@@ -199,7 +204,7 @@ class _Lowering:
             # Over a height of 1 any stride is one; TFLite's depthwise on the NPU has but one.
             options["strides"] = structure.of_image(strides, height=strides[-1])
         return self._emitter.emit(
-            rule.operator, node, (value,), shape, kernel=kernel, fused=fused, options=options
+            rule.operator or "", node, (value,), shape, kernel=kernel, fused=fused, options=options
         )
 
     def _pad_before(self, node: Node, value: int) -> int:
@@ -217,7 +222,14 @@ class _Lowering:
             suffix="_padded",
         )
 
-    def _dense(self, node, value, affine, fused: Activation, shape) -> int:
+    def _dense(
+        self,
+        node: Node,
+        value: int,
+        affine: Affine | None,
+        fused: Activation,
+        shape: tuple[int, ...],
+    ) -> int:
         flat = len(shape) == 2
         kernel = folding.fold(node.layer, node.name, "Dense", affine, per_tensor=affine is None)
         if flat and affine is None:
@@ -293,7 +305,9 @@ class _Lowering:
             value = composites.scaled(emitter, node, value, float(np.prod(over)))
         return emitter.reshape(node, value, shape)
 
-    def _kept_shape(self, operator: str, value: int, options, shape) -> tuple[int, ...]:
+    def _kept_shape(
+        self, operator: str, value: int, options: dict[str, Any], shape: tuple[int, ...]
+    ) -> tuple[int, ...]:
         """What an operator gives that leaves out no axis."""
         if "axes" in options:
             sizes = enumerate(self._emitter.shape(value))
@@ -319,7 +333,7 @@ def _outer_shape(ref: TensorRef, name: str) -> tuple[int, ...]:
             f"All sizes but the batch must be known, and the batch must be open or 1, at "
             f"`{name}`. Received: {ref.shape}"
         )
-    return (1, *ref.shape[1:])
+    return (1, *(size or 0 for size in ref.shape[1:]))
 
 
 def _received(node: Node) -> str:

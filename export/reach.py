@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from udc_tf.export.integer_network import IntegerNetwork, Step
 
 Bounds = tuple[float, float]
+Reach = Callable[[Step, list[Bounds]], list[float]]
 
 
 def bounds(network: IntegerNetwork, known: Mapping[int, Bounds]) -> dict[int, Bounds]:
@@ -43,17 +44,17 @@ def _products(step: Step, inputs: list[Bounds]) -> list[float]:
 
 
 def _affine(step: Step, inputs: list[Bounds]) -> list[float]:
-    factor = step.kernel.real()[0, 0, 0]
-    ends = [factor * edge + step.kernel.bias for edge in inputs[0]]
+    factor = step.weights.real()[0, 0, 0]
+    ends = [factor * edge + step.weights.bias for edge in inputs[0]]
     return [float(extreme) for end in ends for extreme in (end.min(), end.max())]
 
 
-def _of_both_ends(function: Callable[[Step, float], float]):
+def _of_both_ends(function: Callable[[Step, float], float]) -> Reach:
     """Of a function that only grows."""
     return lambda step, inputs: [function(step, edge) for edge in inputs[0]]
 
 
-_REACH: dict[str, Callable[[Step, list[Bounds]], list[float]]] = {
+_REACH: dict[str, Reach] = {
     "ADD": lambda step, inputs: [sum(edges) for edges in zip(*inputs, strict=True)],
     "MUL": _products,
     "DEPTHWISE_CONV_2D": _affine,

@@ -9,7 +9,7 @@ import numpy as np
 from keras import layers as kl
 
 from udc_tf.graph import shapes
-from udc_tf.graph.trace import Node
+from udc_tf.graph.trace import Node, TensorRef
 
 _GLOBAL = (kl.GlobalMaxPooling1D, kl.GlobalMaxPooling2D)
 _IMAGE = 4  # axes of an image
@@ -28,7 +28,8 @@ def of_image(sizes: int | tuple[int, ...], height: int = 1) -> tuple[int, int]:
     """
     if isinstance(sizes, int):
         return sizes, sizes
-    return (height, *sizes) if len(sizes) == 1 else tuple(sizes)
+    first, last = sizes if len(sizes) > 1 else (height, *sizes)
+    return first, last
 
 
 def axes_of_image(axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
@@ -43,10 +44,14 @@ def bounds_of_image(bounds: shapes.Bounds) -> shapes.Bounds:
     return (bounds[0], (0, 1), *bounds[1:]) if len(bounds) == _IMAGE - 1 else bounds
 
 
+def _positions(ref: TensorRef) -> tuple[int, ...]:
+    return tuple(size or 0 for size in ref.shape[1:-1])  # all are known here
+
+
 def _pool(node: Node) -> dict[str, Any]:
     layer = node.layer
     if isinstance(layer, _GLOBAL):
-        size = of_image(tuple(node.inputs[0].shape[1:-1]))
+        size = of_image(_positions(node.inputs[0]))
         return {"size": size, "strides": size, "padding": "VALID"}
     return {
         "size": of_image(tuple(layer.pool_size)),
@@ -71,7 +76,7 @@ def _pad(node: Node) -> dict[str, Any]:
 
 
 def _resize(node: Node) -> dict[str, Any]:
-    return {"size": of_image(tuple(node.output.shape[1:-1]))}
+    return {"size": of_image(_positions(node.output))}
 
 
 def _concatenate(node: Node) -> dict[str, Any]:

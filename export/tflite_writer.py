@@ -167,7 +167,7 @@ class _Writer:
         return self._constant(f"{step.name}_{what}", np.asarray(numbers, np.int32))
 
     def constant(self, name: str, constant: Constant) -> int:
-        return self._constant(name, constant.codes, [constant.scale])
+        return self._constant(name, constant.codes, np.asarray([constant.scale]))
 
     def output_shape(self, step: Step) -> tuple[int, ...]:
         return self._network.values[step.output].shape

@@ -1,6 +1,7 @@
 """What multiplies each channel with a factor and adds an offset: batch norm, rescaling, numbers."""
 
 import dataclasses
+from typing import Any
 
 import keras
 import numpy as np
@@ -26,7 +27,8 @@ class Affine:
         if isinstance(layer, keras.layers.Rescaling):
             return cls(ones * np.asarray(layer.scale), ones * np.asarray(layer.offset))
         if isinstance(layer, keras.layers.Normalization):
-            mean, variance = (np.ravel(v).astype(np.float64) for v in (layer.mean, layer.variance))
+            moments = (np.asarray(v) for v in (layer.mean, layer.variance))
+            mean, variance = (np.ravel(v).astype(np.float64) for v in moments)
             deviation = np.maximum(np.sqrt(variance), keras.config.epsilon())
             if layer.invert:
                 return cls(ones * deviation, ones * mean)
@@ -44,7 +46,7 @@ class Affine:
         Raises:
             ValueError: it does something else; the message says what.
         """
-        channels = node.output.shape[-1]
+        channels = node.output.shape[-1] or 1  # what broadcasts, if it is open
         if isinstance(node.layer, keras.layers.Layer):
             return cls.of(node.layer, channels)
         kind, ones = type(node.layer).__name__, np.ones(channels)
@@ -67,7 +69,7 @@ class Affine:
         return cls(1 / number, 0 * ones)
 
 
-def _per_channel(constant, node: Node) -> np.ndarray:
+def _per_channel(constant: Any, node: Node) -> np.ndarray:
     """A number, or one per channel."""
     values = np.asarray(keras.ops.convert_to_numpy(constant), np.float64)
     last = values.shape[-1:] or (1,)

@@ -41,7 +41,8 @@ def copy_layer(
     config = {**layer.get_config(), "name": safe_name(name)}
     if isinstance(layer, kl.Normalization):
         # What it was adapted to becomes constants: a copy of the weights would not be noticed.
-        config["mean"], config["variance"] = (np.ravel(v) for v in (layer.mean, layer.variance))
+        moments = (np.asarray(v) for v in (layer.mean, layer.variance))
+        config["mean"], config["variance"] = (np.ravel(v) for v in moments)
         if not layer.axis:
             config["mean"], config["variance"] = config["mean"][0], config["variance"][0]
     if isinstance(layer, kl.Reshape) and channels is not None:

@@ -108,7 +108,7 @@ def means(network: keras.Model) -> list[Mean]:
         ):
             continue
         if None not in shape[1:-1] and names.count(target.name) == 1:
-            found.append(Mean(math.prod(shape[1:-1]), source, target))
+            found.append(Mean(math.prod(size or 0 for size in shape[1:-1]), source, target))
     return found
 
 

@@ -155,7 +155,7 @@ def _affine(channels: Channels = Channels.PASSES) -> Rule:
 
 
 def _batch_norm(layer: kl.BatchNormalization, node: Node | None) -> Rule:
-    if layer.axis != -1 and (node is None or layer.axis != _rank(node) - 1):
+    if layer.axis != -1 and (node is None or layer.axis != len(node.output.shape) - 1):
         why = f"a batch norm over axis {layer.axis} has no int8 operator here, only over the last"
         return refused(why, "BatchNormalization")
     return _affine()
@@ -168,7 +168,7 @@ def _rescaling(layer: kl.Rescaling, node: Node | None) -> Rule:
 
 def _normalization(layer: kl.Normalization, node: Node | None) -> Rule:
     axes = tuple(layer.axis)
-    if axes not in ((), (-1,)) and (node is None or axes != (_rank(node) - 1,)):
+    if axes not in ((), (-1,)) and (node is None or axes != (len(node.output.shape) - 1,)):
         why = f"a Normalization over the axes {axes} has no int8 operator here; take axis=-1"
         return refused(why, "Normalization")
     return _affine(Channels.READS_WHOLE if axes else Channels.PASSES)
@@ -248,7 +248,7 @@ def _resize(layer: Any, node: Node | None) -> Rule:
 
 
 def _permutation(layer: Any, node: Node | None) -> Rule:
-    order = shapes.permutation(layer, 4 if node is None else _rank(node))
+    order = shapes.permutation(layer, 4 if node is None else len(node.output.shape))
     if order[0] != 0:
         return refused("an axis cannot be exchanged with the batch", "TRANSPOSE")
     moved = order[-1] != len(order) - 1

@@ -1,7 +1,7 @@
 """Axes and slices as the layers and operations that move or reduce positions state them."""
 
 import itertools
-from typing import Any
+from typing import Any, cast
 
 import keras
 
@@ -45,7 +45,7 @@ def slices(node: Node) -> list[Bounds]:
         ValueError: the batch is cut, or other than whole pieces are taken.
     """
     layer, shape = node.layer, (1, *node.inputs[0].shape[1:])
-    whole = tuple((0, size) for size in shape)
+    whole = cast(Bounds, tuple((0, size) for size in shape))  # what is cut has a known size
     if isinstance(layer, (keras.layers.Cropping1D, keras.layers.Cropping2D)):
         cropping = layer.cropping
         pairs = [cropping] if isinstance(layer, keras.layers.Cropping1D) else cropping

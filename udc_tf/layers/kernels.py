@@ -158,7 +158,7 @@ class _SpatialKernel(KernelLayer):
     """What the convolutions share."""
 
     rank = 2  # spatial axes
-    paddings = ("valid", "same")
+    paddings: tuple[str, ...] = ("valid", "same")
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ class Conv1DKernel(Conv2DKernel):
     rank = 1
     paddings = ("valid", "same", "causal")
 
-    def apply_kernel(self, inputs, kernel):
+    def apply_kernel(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         padding = self.padding
         if padding == "causal":
             before = (self.kernel_size[0] - 1) * self.dilation_rate[0]

@@ -48,7 +48,8 @@ def _window_link(plan: Plan, layer: PricedLayer, options: int) -> MaskLink | Non
     windows = np.zeros((options, *layer.kernel_size), np.float32)
     for k, size in enumerate(kernels):
         start = (full - size) // 2
-        windows[(k, *[slice(start, start + size)] * rank)] = 1.0
+        window = (slice(start, start + size),) * rank
+        windows[k][window] = 1.0
     flat = windows.reshape(options, -1)
     decision = plan.decision_index("kernel", layer.name)
     if decision is None:
