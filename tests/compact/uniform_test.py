@@ -82,7 +82,7 @@ class TestCompact:
 
     def test_nothing_to_make_compact(self):
         model = keras.Sequential([keras.Input((4,)), kl.ReLU(name="relu")])
-        with pytest.raises(ValueError, match=r"no Conv2D.*Received: .*relu"):
+        with pytest.raises(ValueError, match=r"no convolution.*Received: .*relu"):
             udc_tf.compact(model)
 
 

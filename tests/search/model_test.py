@@ -266,7 +266,7 @@ class TestBadData:
         with pytest.raises(ValueError, match=r"register_keras_serializable.* with twice$"):
             _search(model=model)
         with keras.saving.custom_object_scope({"Doubled": Doubled}):
-            _search(model=model).architecture().build()
+            _search(udc_tf.Macs(1e6), model=model).architecture().build()
 
     def test_labels_that_do_not_match(self):
         x, y = networks.blobs(32)

@@ -61,8 +61,6 @@ def kernel_kind(layer: keras.Operation) -> str | None:
 def refusal(node: Node) -> str | None:
     """Why a network with this call cannot be exported; None if it can."""
     rule = rule_of_node(node)
-    if rule.operator in ("ADD", "SUB", "MUL") and len(node.inputs) < 2:
-        return "a number as one of its operands has no int8 operator here; take a Rescaling layer"
     return rule.refused or (activation_of_node(node).refused if rule.kernel else None)
 
 
