@@ -171,11 +171,6 @@ def _slice(step: Step, inputs, shape):
     return inputs[0][(slice(None), *(slice(begin, end) for begin, end in bounds))]
 
 
-def _reduce(step: Step, inputs, shape):
-    reduce = tf.reduce_max if step.kind == "REDUCE_MAX" else tf.reduce_min
-    return reduce(inputs[0], axis=step.options["axes"], keepdims=step.options["keep"])
-
-
 def _prelu(step: Step, inputs, shape):
     slopes = step.options["slopes"]
     return tf.where(inputs[0] < 0, inputs[0] * slopes.real(), inputs[0])
@@ -194,8 +189,6 @@ _OPERATIONS = {
     "MAX_POOL_2D": _pool,
     "AVERAGE_POOL_2D": _pool,
     "MEAN": _mean,
-    "REDUCE_MAX": _reduce,
-    "REDUCE_MIN": _reduce,
     "STRIDED_SLICE": _slice,
     "TRANSPOSE": lambda step, inputs, shape: tf.transpose(inputs[0], step.options["order"]),
     "MAXIMUM": lambda step, inputs, shape: tf.maximum(*inputs),

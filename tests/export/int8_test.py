@@ -313,7 +313,7 @@ class TestOperators:
     def test_unsupported_activation_is_named(self):
         inputs = keras.Input((6, 6, 4))
         model = keras.Model(inputs, kl.Conv2D(3, 1, activation="softplus", name="conv")(inputs))
-        with pytest.raises(errors.ConversionError, match="`conv` .*the activation 'softplus'"):
+        with pytest.raises(errors.ConversionError, match=r"`conv` .*the activation 'softplus'"):
             lower(model)
 
     def test_open_size_is_an_error(self):
