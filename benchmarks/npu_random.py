@@ -11,7 +11,9 @@ Accelerator, memory mode and strategy go round with the seed. A network that dif
 the trace's verdict, and compiled again without cascading: Vela 5.2.0 lets a convolution overwrite
 rows of an in-place subtraction in the rolling buffer of a cascade, before they are read. A stream
 that no NPU could execute is refused: for 32 and 64 MACs, whose SHRAM has 16 KiB, Vela 5.2.0 puts
-the look-up table of what follows a transposition behind its end.
+the look-up table of what follows a transposition behind its end. Of 300 networks of every operator
+five more differ: Vela 5.2.0 joins a slice with the transposed convolution that reads it, and
+REDUCE_MIN and REDUCE_MAX with a slice or a transposition beside them. Export writes neither.
 """
 
 import pathlib

@@ -15,6 +15,12 @@ from udc_tf.graph.affine import Affine
 from udc_tf.graph.trace import Node
 
 _SEQUENCE, _IMAGE = 3, 4  # axes
+# Vela 5.2 reads from the start of what is sliced for a transposed convolution, and for 32 and 64
+# MACs puts the look-up table behind a transposition beyond the end of SHRAM.
+_TOO_CLOSE = {
+    "STRIDED_SLICE": ("TRANSPOSE_CONV",),
+    "TRANSPOSE": ("LOGISTIC", "TANH", "LEAKY_RELU", "ELU", "HARD_SWISH", "PRELU", "SOFTMAX"),
+}
 
 
 def laid_out(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -59,6 +65,7 @@ class Emitter:
             suffix: of its name, behind the layer's.
             fused: a ReLU that becomes part of it.
         """
+        inputs = [self._kept_apart(node, value, kind, suffix) for value in inputs]
         output = self.value(f"{node.name}{suffix}", shape, follows)
         fields |= {"activation": fused.operator or "NONE"}
         if fused.limited and fused.range is not None:
@@ -66,6 +73,17 @@ class Emitter:
             self.prescribe(output, fused.range)
         self.steps.append(Step(kind, node.name, tuple(inputs), output, **fields))
         return output
+
+    def _kept_apart(self, node: Node, value: int, kind: str, suffix: str) -> int:
+        """A copy of a value, where Vela would join its maker with its reader and get it wrong."""
+        makers = {step.output: step.kind for step in self.steps}
+        if kind not in _TOO_CLOSE.get(makers.get(value, ""), ()):
+            return value
+        once = {"size": (1, 1), "strides": (1, 1), "padding": "VALID"}
+        shape = self.shape(value)
+        copy = self.value(f"{node.name}{suffix}_copy", shape, follows=value)
+        self.steps.append(Step("MAX_POOL_2D", node.name, (value,), copy, options=once))
+        return copy
 
     def prescribe(self, value: int, limits: tuple[float, float]) -> None:
         """Gives a value its range for good."""

@@ -286,7 +286,7 @@ class _Lowering:
         options = structure.options_of(operator, node)
         if operator.startswith("RESIZE") and len(emitter.shape(inputs[0])) == 2:  # RepeatVector
             inputs = [emitter.reshape(node, inputs[0], (1, 1, 1, shape[-1]), "_image")]
-        kept = self._kept_shape(operator, inputs[0], options, shape)
+        kept = self._kept_shape(node, operator, inputs[0], options, shape)
         if operator == "MEAN" and options["axes"] == (1, 2) and len(shape) == 2:
             options, kept = {**options, "keep": False}, shape
         follows = inputs[0] if rule_of_node(node).range is Range.KEPT else None
@@ -306,14 +306,20 @@ class _Lowering:
         return emitter.reshape(node, value, shape)
 
     def _kept_shape(
-        self, operator: str, value: int, options: dict[str, Any], shape: tuple[int, ...]
+        self,
+        node: Node,
+        operator: str,
+        value: int,
+        options: dict[str, Any],
+        shape: tuple[int, ...],
     ) -> tuple[int, ...]:
         """What an operator gives that leaves out no axis."""
         if "axes" in options:
             sizes = enumerate(self._emitter.shape(value))
             return tuple(1 if axis in options["axes"] else size for axis, size in sizes)
-        if operator == "MAX_POOL_2D" and len(shape) == 2:
-            return (1, 1, 1, shape[-1])
+        if operator == "MAX_POOL_2D" and not hasattr(node.layer, "pool_size"):
+            windows = zip(self._emitter.shape(value)[1:3], options["size"], strict=True)
+            return (1, *(size // window for size, window in windows), shape[-1])
         return shape
 
 

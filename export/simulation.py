@@ -172,11 +172,6 @@ def _slice(step: Step, inputs: Sequence[tf.Tensor], shape: tuple[int, ...]) -> t
     return inputs[0][(slice(None), *(slice(begin, end) for begin, end in bounds))]
 
 
-def _reduce(step: Step, inputs: Sequence[tf.Tensor], shape: tuple[int, ...]) -> tf.Tensor:
-    reduce = tf.reduce_max if step.kind == "REDUCE_MAX" else tf.reduce_min
-    return reduce(inputs[0], axis=step.options["axes"], keepdims=step.options["keep"])
-
-
 def _prelu(step: Step, inputs: Sequence[tf.Tensor], shape: tuple[int, ...]) -> tf.Tensor:
     slopes = step.options["slopes"]
     return tf.where(inputs[0] < 0, inputs[0] * slopes.real(), inputs[0])
@@ -195,8 +190,6 @@ _OPERATIONS = {
     "MAX_POOL_2D": _pool,
     "AVERAGE_POOL_2D": _pool,
     "MEAN": _mean,
-    "REDUCE_MAX": _reduce,
-    "REDUCE_MIN": _reduce,
     "STRIDED_SLICE": _slice,
     "TRANSPOSE": lambda step, inputs, shape: tf.transpose(inputs[0], step.options["order"]),
     "MAXIMUM": lambda step, inputs, shape: tf.maximum(*inputs),

@@ -11,7 +11,6 @@ from keras import layers as kl
 from udc_tf.graph import shapes
 from udc_tf.graph.trace import Node, TensorRef
 
-_GLOBAL = (kl.GlobalMaxPooling1D, kl.GlobalMaxPooling2D)
 _IMAGE = 4  # axes of an image
 
 
@@ -50,8 +49,11 @@ def _positions(ref: TensorRef) -> tuple[int, ...]:
 
 def _pool(node: Node) -> dict[str, Any]:
     layer = node.layer
-    if isinstance(layer, _GLOBAL):
-        size = of_image(_positions(node.inputs[0]))
+    if not hasattr(layer, "pool_size"):
+        shape = node.inputs[0].shape
+        axes = shapes.reduced_axes(layer, len(shape))
+        sizes = tuple((shape[a] or 1) if a in axes else 1 for a in range(1, len(shape) - 1))
+        size = of_image(sizes)
         return {"size": size, "strides": size, "padding": "VALID"}
     return {
         "size": of_image(tuple(layer.pool_size)),
@@ -95,8 +97,6 @@ _OPTIONS = {
     "MAX_POOL_2D": _pool,
     "AVERAGE_POOL_2D": _pool,
     "MEAN": _reduce,
-    "REDUCE_MAX": _reduce,
-    "REDUCE_MIN": _reduce,
     "PAD": _pad,
     "RESIZE_NEAREST_NEIGHBOR": _resize,
     "RESIZE_BILINEAR": _resize,

@@ -317,8 +317,6 @@ _ENCODERS = {
     "MAX_POOL_2D": _pool,
     "AVERAGE_POOL_2D": _pool,
     "MEAN": _mean,
-    "REDUCE_MAX": _mean,
-    "REDUCE_MIN": _mean,
     "TRANSPOSE": _transpose,
     "PRELU": _prelu,
     "RESHAPE": _reshape,

@@ -197,7 +197,10 @@ MOVING = {
     "mean and max": lambda x: kl.Dense(4)(
         kl.Concatenate()([ops.mean(conv(x), (1, 2)), ops.max(conv(x), (1, 2))])
     ),
-    "max over channels": lambda x: kl.Dense(4)(kl.Flatten()(ops.max(conv(x), axis=-1))),
+    "max over rows": lambda x: head(conv(ops.max(conv(x), axis=2))),
+    "cropped, then transposed": lambda x: head(
+        kl.Conv2DTranspose(5, 3, strides=2, padding="same")(kl.Cropping2D(1)(conv(x)))
+    ),
     "sum": lambda x: kl.Dense(4)(ops.sum(conv(x), axis=(1, 2))),
     "reshape": lambda x: head(conv(ops.reshape(conv(x), (-1, 16, 24)))),
     "split and concatenate": lambda x: head(
@@ -222,6 +225,11 @@ class TestMoving:
         layer.adapt(3 * noise(IMAGE) + 2)
         arrives(IMAGE, lambda x: head(conv(layer(x))))
 
+    def test_a_table_behind_a_transposition_on_a_small_npu(self):
+        model = built(IMAGE, lambda x: head(kl.ELU()(kl.Permute((2, 1, 3))(conv(x, None)))))
+        exact = to_int8(udc_tf.compact(model), noise(IMAGE))
+        NpuNetwork(nets.compile_in_process(exact.content, "ethos-u55-64"))
+
     def test_repeat_vector(self):
         arrives(VECTOR, lambda x: head(conv(kl.RepeatVector(7)(kl.Dense(6)(x)))), width=0.5)
 
@@ -230,6 +238,7 @@ class TestMoving:
         [
             (lambda x: 1.0 / conv(x), "a number divided by a tensor"),
             (lambda x: ops.mean(conv(x), axis=-1, keepdims=True), "over the channels"),
+            (lambda x: ops.max(conv(x), axis=-1, keepdims=True), "over the channels"),
             (lambda x: conv(x)[:, ::2], "a slice with steps"),
             (lambda x: conv(x) * np.ones((8, 8, 6), "float32"), "one number per channel"),
             (lambda x: kl.LayerNormalization()(conv(x)), "take BatchNormalization"),

@@ -218,7 +218,11 @@ def _mean_as_convolution(node: Node) -> Price:
 
 
 def _reduction(operator: str) -> Entry:
-    """A mean, a sum or an extremum over positions."""
+    """A mean, a sum or a maximum over positions.
+
+    The maximum is that of a window: behind and in front of some operators, Vela 5.2 gets TFLite's
+    own REDUCE_MAX and REDUCE_MIN wrong.
+    """
 
     def entry(layer: Any, node: Node | None) -> Rule:
         rank = None if node is None else len(node.inputs[0].shape)
@@ -226,14 +230,12 @@ def _reduction(operator: str) -> Entry:
         kind = type(layer).__name__
         if not axes or 0 in axes:
             return refused(f"{kind} over the batch has no int8 operator", kind)
-        whole = (rank or 4) - 1 in axes
-        if whole and operator in ("MEAN", "SUM"):
+        if (rank or 4) - 1 in axes:
             why = f"{kind} over the channels is not run by the NPU; take a Dense or Conv2D layer"
             return refused(why, kind)
-        channels = Channels.READS_WHOLE if whole else Channels.PASSES
-        if operator in ("MEAN", "SUM"):
-            return Rule(operator, channels, price=_mean_as_convolution)
-        return Rule(operator, channels, Range.KEPT, price=one(operator))
+        if operator == "MAX_POOL_2D":
+            return _keeps(operator)
+        return Rule(operator, price=_mean_as_convolution)
 
     return entry
 
@@ -370,8 +372,8 @@ OPERATIONS: dict[str, Entry] = {
     **dict.fromkeys(activations.OPERATIONS, _activation),
     "Mean": _reduction("MEAN"),
     "Sum": _reduction("SUM"),
-    "Max": _reduction("REDUCE_MAX"),
-    "Min": _reduction("REDUCE_MIN"),
+    "Max": _reduction("MAX_POOL_2D"),
+    "Min": missing("Min", "take -keras.ops.max(-x)"),
     "Concatenate": _JOINS,
     **dict.fromkeys(("Reshape", "Squeeze", "ExpandDims"), _MOVES_WHOLE),
     "Transpose": _permutation,
