@@ -82,7 +82,7 @@ def _swap_operands(lowered):
 )
 @pytest.mark.parametrize("is_compact", [False, True], ids=["plain", "compact"])
 def test_planted_fault_is_caught_and_named(monkeypatch, tmp_path, is_compact, fault, layer):
-    def faulty(model):
+    def faulty(model, copy=True):
         lowered = lower(model)
         fault(lowered)
         return lowered

@@ -124,7 +124,7 @@ def refusals(graph: Graph) -> tuple[Row, ...]:
     >>> y = kl.LayerNormalization(name="norm")(kl.Conv2D(4, 3)(x))
     >>> print(*refusals(trace(keras.Model(x, y))))
     `norm` (LayerNormalization): LayerNormalization has no int8 operator here; take \
-BatchNormalization
+BatchNormalization, which costs nothing
     """
     rows = []
     for ref, name in zip(keras.tree.flatten(graph.inputs), graph.input_names, strict=True):
