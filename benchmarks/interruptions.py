@@ -14,7 +14,7 @@ nothing. What ends it is no part of the product: Python's audit hooks see every 
 before it happens. Rows that are there already are not run again.
 
     python -m benchmarks.interruptions                                # writes interruptions.json
-    python -m benchmarks.interruptions --step=search --chosen=2 --drawn=2 --results=/tmp/few.json
+    python -m benchmarks.interruptions --step=search --chosen=2 --drawn=2 --results=few.json
 """
 
 import errno

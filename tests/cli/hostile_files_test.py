@@ -194,7 +194,7 @@ _HOSTILE_PARTS = {
     "a Lambda layer": {"module": "keras.layers", "class_name": "Lambda", "config": {}},
     "a Lambda layer by its old name": {"class_name": "Lambda", "config": {}},
     "a saved graph": {
-        "module": "keras.layers", "class_name": "TFSMLayer", "config": {"filepath": "/tmp/x"},
+        "module": "keras.layers", "class_name": "TFSMLayer", "config": {"filepath": "elsewhere"},
     },
     "a pickled module": {
         "module": "keras.layers", "class_name": "TorchModuleWrapper", "config": {"module": "x"},
