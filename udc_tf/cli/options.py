@@ -2,23 +2,20 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any
 
 import keras
 
+from udc_tf.cli import flag_values
 from udc_tf.cli.own_model import load_model
 from udc_tf.cli.usage import UsageError
 from udc_tf.cost.byte_sizes import parse_bytes
 from udc_tf.cost.flash import ACCELERATORS
 from udc_tf.cost.targets import Flash, Macs, Target
-from udc_tf.export.runners import RUNNERS
-from udc_tf.finetune.stages import Stages
 from udc_tf.models import data, recipes
 from udc_tf.models.data import Dataset, FileDataset
 from udc_tf.models.recipes import Recipe
 from udc_tf.search.front import shared_epochs
-from udc_tf.search.space import SearchSpace
 
 _SIZE_COMPILES = 8  # enough for a few coefficients; each takes some seconds
 
@@ -131,7 +128,7 @@ class Run:
                 f"--data is needed: one of {', '.join(data.NAMES)}, an .npz, or a folder with one "
                 "folder of images per class."
             )
-        size = _image_size(self.options.image_size) or tuple(self.recipe.input_shape[:2])
+        size = flag_values.image_size(self.options.image_size) or tuple(self.recipe.input_shape[:2])
         channels = self.options.channels or self.recipe.input_shape[-1]
         loaded = data.load(
             self.data,
@@ -208,11 +205,11 @@ def resolve(options: Options, needs_budget: bool = True) -> Run:
     Raises:
         UsageError: in one line, with the fix.
     """
-    _check_ranges(options)
+    flag_values.check_ranges(options.given())
     recipe = _base_recipe(options)
     changes: dict[str, Any] = {}
     if options.flash is not None:
-        changes["flash"] = _checked_flash(options.flash)
+        changes["flash"] = flag_values.checked_flash(options.flash)
     for name in ("macs", "search_epochs", "batch_size"):
         if (value := getattr(options, name)) is not None:
             changes[name] = value
@@ -223,14 +220,14 @@ def resolve(options: Options, needs_budget: bool = True) -> Run:
     if options.learning_rate is not None:
         changes["learning_rate"] = (options.learning_rate, options.learning_rate / 1000)
     try:
-        changes["space"] = _space(options, recipe)
+        changes["space"] = flag_values.space(options.given(), recipe)
         seed = options.seed or 0
         search = dataclasses.replace(recipe.search, seed=seed)
         for name in ("samples", "warmup", "certainty"):
             if (value := getattr(options, name)) is not None:
                 search = dataclasses.replace(search, **{name: value})
         changes["search"] = search
-        changes["stages"] = _stages(options, recipe)
+        changes["stages"] = flag_values.stages(options.given(), recipe)
     except UsageError:
         raise
     except ValueError as error:
@@ -248,7 +245,7 @@ def resolve(options: Options, needs_budget: bool = True) -> Run:
         recipe=recipe,
         data=options.data or recipe.data,
         accelerator=accelerator,
-        runners=_runners(options.runners),
+        runners=flag_values.runners(options.runners),
         verify_examples=options.verify_examples or 64,
         size_compiles=_SIZE_COMPILES if options.size_compiles is None else options.size_compiles,
         seed=seed,
@@ -282,30 +279,6 @@ def front_runs(options: Options) -> dict[str, Run]:
     return runs
 
 
-# Flags with one number: what holds for it, and how that is said.
-_RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "channels": (lambda n: n in (1, 3), "1 or 3"),
-    "examples": (lambda n: n >= 1, "at least 1"),
-    "macs": (lambda n: 0 < n < math.inf, "a positive number"),
-    "search_epochs": (lambda n: n >= 1, "at least 1"),
-    "warmup": (lambda n: 0 <= n < 1, "at least 0 and below 1"),
-    "samples": (lambda n: n >= 1, "at least 1"),
-    "certainty": (lambda n: 0 <= n < math.inf, "a number, at least 0"),
-    "size_compiles": (lambda n: n >= 0, "at least 0"),
-    "batch_size": (lambda n: n >= 1, "at least 1"),
-    "learning_rate": (lambda n: 0 < n < math.inf, "a positive number"),
-    "verify_examples": (lambda n: n >= 1, "at least 1"),
-    "seed": (lambda n: 0 <= n < 2**32, "from 0 to 2**32 - 1"),
-}
-
-
-def _check_ranges(options: Options) -> None:
-    for name, (valid, wanted) in _RANGES.items():
-        value = getattr(options, name)
-        if value is not None and not (isinstance(value, (int, float)) and valid(value)):
-            raise UsageError(f"--{name} must be {wanted}. Received: {value}")
-
-
 def _base_recipe(options: Options) -> Recipe:
     if options.recipe is not None:
         try:
@@ -327,70 +300,6 @@ def _base_recipe(options: Options) -> Recipe:
         input_shape=(96, 96, 3),
         classes=0,
     )
-
-
-def _checked_flash(flash: str) -> str:
-    try:
-        parse_bytes(flash)
-    except ValueError:
-        raise UsageError(
-            "--flash is a number of at least one byte with a unit (B, kB, KiB, MB, MiB), such as "
-            f"--flash=24KiB. Received: {flash!r}"
-        ) from None
-    return flash
-
-
-def _space(options: Options, recipe: Recipe) -> SearchSpace:
-    changes: dict[str, Any] = {}
-    for kind, number in (
-        ("widths", float),
-        ("bits", int),
-        ("sparsities", float),
-        ("kernels", int),
-    ):
-        if (text := getattr(options, kind)) is not None:
-            changes[kind] = None if text.lower() == "none" else _numbers(kind, text, number)
-    return dataclasses.replace(recipe.space, **changes)
-
-
-def _stages(options: Options, recipe: Recipe) -> Stages:
-    if options.finetune_epochs is None:
-        return recipe.stages
-    epochs = _numbers("finetune_epochs", options.finetune_epochs, int)
-    if len(epochs) not in (1, 3):
-        raise UsageError(
-            "--finetune_epochs is one number, or one for each of the three stages, such as 6,10,4. "
-            f"Received: {options.finetune_epochs!r}"
-        )
-    return dataclasses.replace(recipe.stages, epochs=epochs[0] if len(epochs) == 1 else epochs)
-
-
-def _numbers(flag: str, text: str, number: Callable[[str], Any]) -> tuple:
-    try:
-        return tuple(number(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(
-            f"--{flag} is a list of numbers with commas and without spaces. Received: {text!r}"
-        ) from None
-
-
-def _image_size(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    sides = text.lower().split("x")
-    if len(sides) not in (1, 2) or not all(s.isdigit() and int(s) for s in sides):
-        raise UsageError(f"--image_size is such as 96 or 96x128. Received: {text!r}")
-    return (int(sides[0]), int(sides[-1]))
-
-
-def _runners(text: str | None) -> tuple[str, ...]:
-    names = tuple((text or "tflm,npu").split(","))
-    if names == ("none",):
-        return ()
-    for name in names:
-        if name not in RUNNERS:
-            raise UsageError(f"--runners are of {', '.join(RUNNERS)}. Received: {name!r}")
-    return names
 
 
 def steps_per_epoch(examples: int, batch_size: int) -> int:
