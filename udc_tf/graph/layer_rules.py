@@ -10,7 +10,8 @@ from keras import layers as kl
 
 from udc_tf.graph import activations, rulebook
 from udc_tf.graph.activations import Activation
-from udc_tf.graph.rule import Channels, Price, Range, Rule
+from udc_tf.graph.refused_layers import missing
+from udc_tf.graph.rule import Channels, Entry, Price, Range, Rule
 from udc_tf.graph.trace import Node
 from udc_tf.graph.uses import Uses
 
@@ -30,17 +31,15 @@ def rule_of(layer: keras.Operation, node: Node | None = None) -> Rule:
     kind = type(layer).__name__
     if not isinstance(layer, keras.layers.Layer):
         entry = rulebook.OPERATIONS.get(kind) if _is_keras_operation(layer) else None
-        return rulebook.missing(kind) if entry is None else _read(entry, layer, node)
+        return missing(kind) if entry is None else _read(entry, layer, node)
     for ancestor in type(layer).__mro__:
         entry = rulebook.LAYERS.get(ancestor)
         if entry is None:
             continue
         if changed := _changes(type(layer), ancestor):
-            return rulebook.missing(
-                f"{kind} is a {ancestor.__name__} with its own `{changed}`, which"
-            )
+            return missing(f"{kind} is a {ancestor.__name__} with its own `{changed}`, which")
         return _read(entry, layer, node)
-    return rulebook.missing(kind)
+    return missing(kind)
 
 
 def rule_of_node(node: Node) -> Rule:
@@ -93,7 +92,7 @@ def splits_activation(layer: keras.Operation) -> bool:
 # How entries are read.
 
 
-def _read(entry: rulebook.Entry, layer: keras.Operation, node: Node | None) -> Rule:
+def _read(entry: Entry, layer: keras.Operation, node: Node | None) -> Rule:
     if getattr(layer, "data_format", "channels_last") == "channels_first":
         why = "its channels are first; build the network with data_format='channels_last'"
         return Rule(channels=Channels.READS_WHOLE, refused=why)

@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 from collections.abc import Callable
+from typing import Any
 
 from udc_tf.graph.affine import Affine
 from udc_tf.graph.trace import Node
@@ -82,3 +83,7 @@ class Rule:
     price: Callable[[Node], Price] = free
     affine: Callable[[Node], Affine] | None = None
     refused: str | None = None
+
+
+# An entry of the rulebook: a rule, or what makes one of the layer and, if known, its call.
+Entry = Rule | Callable[[Any, Node | None], Rule]

@@ -14,7 +14,8 @@ from keras import layers as kl
 
 from udc_tf.graph import activations, shapes
 from udc_tf.graph.affine import Affine
-from udc_tf.graph.rule import Channels, Price, Range, Rule, free, one
+from udc_tf.graph.refused_layers import missing, refused
+from udc_tf.graph.rule import Channels, Entry, Price, Range, Rule, free, one
 from udc_tf.graph.trace import Node
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
 from udc_tf.layers.choice import Mix
@@ -26,52 +27,6 @@ from udc_tf.layers.kernels import (
     DepthwiseConv1DKernel,
     DepthwiseConv2DKernel,
 )
-
-Entry = Rule | Callable[[Any, Node | None], Rule]
-
-
-def refused(
-    why: str,
-    operator: str,
-    channels: Channels = Channels.READS_WHOLE,
-    range: Range = Range.NEW,
-) -> Rule:
-    """A network with such a layer cannot be exported; it is still priced, as one operator."""
-    return Rule(None, channels, range, price=one(operator), refused=why)
-
-
-def missing(kind: str, alternative: str | None = None) -> Rule:
-    """The rule of what has no entry.
-
-    >>> missing("LSTM").refused
-    'LSTM has no int8 operator here; take Conv1D layers'
-    """
-    known = (instead for kinds, instead in _ALTERNATIVES.items() if kind in kinds.split())
-    alternative = alternative or next(known, "build it of other layers")
-    return refused(f"{kind} has no int8 operator here; {alternative}", kind)
-
-
-_ALTERNATIVES = {
-    "LSTM GRU SimpleRNN RNN Bidirectional ConvLSTM1D": "take Conv1D layers",
-    "ConvLSTM2D ConvLSTM3D Conv3D Conv3DTranspose SeparableConv3D": "take Conv2D layers",
-    "Conv1DTranspose": "take UpSampling1D and Conv1D",
-    "LayerNormalization GroupNormalization RMSNormalization UnitNormalization":
-        "take BatchNormalization, which costs nothing",
-    "SpectralNormalization": "take the layer without it",
-    "Attention AdditiveAttention MultiHeadAttention GroupQueryAttention": "take convolutions",
-    "EinsumDense": "take Dense",
-    "Dot": "take Multiply and Dense",
-    "TimeDistributed": "Dense, Conv1D and activations work on sequences as they are",
-    "Lambda": "take a layer or an operation of keras.ops",
-    "Embedding Masking CategoryEncoding Discretization Hashing HashedCrossing IntegerLookup "
-    "StringLookup TextVectorization MelSpectrogram STFTSpectrogram Resizing CenterCrop RandomCrop "
-    "AutoContrast Equalization Solarization": "do it in front of the network",
-    "MaxPooling3D AveragePooling3D GlobalMaxPooling3D GlobalAveragePooling3D ZeroPadding3D "
-    "Cropping3D UpSampling3D SpatialDropout3D": "take layers for images",
-    "AdaptiveAveragePooling1D AdaptiveMaxPooling1D AdaptiveAveragePooling2D AdaptiveMaxPooling2D":
-        "take a pooling layer of fixed size",
-}  # fmt: skip
-
 
 # Layers with a kernel.
 

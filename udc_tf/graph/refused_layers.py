@@ -1,0 +1,46 @@
+"""What has no int8 operator, and what to take instead."""
+
+from udc_tf.graph.rule import Channels, Range, Rule, one
+
+
+def refused(
+    why: str,
+    operator: str,
+    channels: Channels = Channels.READS_WHOLE,
+    range: Range = Range.NEW,
+) -> Rule:
+    """A network with such a layer cannot be exported; it is still priced, as one operator."""
+    return Rule(None, channels, range, price=one(operator), refused=why)
+
+
+def missing(kind: str, alternative: str | None = None) -> Rule:
+    """The rule of what has no entry.
+
+    >>> missing("LSTM").refused
+    'LSTM has no int8 operator here; take Conv1D layers'
+    """
+    known = (instead for kinds, instead in _ALTERNATIVES.items() if kind in kinds.split())
+    alternative = alternative or next(known, "build it of other layers")
+    return refused(f"{kind} has no int8 operator here; {alternative}", kind)
+
+
+_ALTERNATIVES = {
+    "LSTM GRU SimpleRNN RNN Bidirectional ConvLSTM1D": "take Conv1D layers",
+    "ConvLSTM2D ConvLSTM3D Conv3D Conv3DTranspose SeparableConv3D": "take Conv2D layers",
+    "Conv1DTranspose": "take UpSampling1D and Conv1D",
+    "LayerNormalization GroupNormalization RMSNormalization UnitNormalization":
+        "take BatchNormalization, which costs nothing",
+    "SpectralNormalization": "take the layer without it",
+    "Attention AdditiveAttention MultiHeadAttention GroupQueryAttention": "take convolutions",
+    "EinsumDense": "take Dense",
+    "Dot": "take Multiply and Dense",
+    "TimeDistributed": "Dense, Conv1D and activations work on sequences as they are",
+    "Lambda": "take a layer or an operation of keras.ops",
+    "Embedding Masking CategoryEncoding Discretization Hashing HashedCrossing IntegerLookup "
+    "StringLookup TextVectorization MelSpectrogram STFTSpectrogram Resizing CenterCrop RandomCrop "
+    "AutoContrast Equalization Solarization": "do it in front of the network",
+    "MaxPooling3D AveragePooling3D GlobalMaxPooling3D GlobalAveragePooling3D ZeroPadding3D "
+    "Cropping3D UpSampling3D SpatialDropout3D": "take layers for images",
+    "AdaptiveAveragePooling1D AdaptiveMaxPooling1D AdaptiveAveragePooling2D AdaptiveMaxPooling2D":
+        "take a pooling layer of fixed size",
+}  # fmt: skip
