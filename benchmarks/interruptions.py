@@ -6,8 +6,9 @@ one of the changes that the command makes to its folder (a file opened for writi
 removed), at even distances. Sixty are drawn: signals after a random time, a disk that is full from
 a random change on. The same command then goes on, and every file of its folder is compared with
 that of a run that nobody interrupted. `udc`, in one go, must leave the same as its three steps,
-each in a process of its own. Only times are left out: TensorBoard's files, what took how long in
-run.json, results.json and report.html, and dates and addresses inside network.keras.
+each in a process of its own. Only times and the list of commands are left out: TensorBoard's files,
+what took how long in run.json, results.json and report.html, and dates and addresses inside
+network.keras.
 
 Every command is a process of its own, forked from one that has imported TensorFlow and computed
 nothing. What ends it is no part of the product: Python's audit hooks see every change to a file
@@ -164,6 +165,7 @@ def _without_times(path: pathlib.Path) -> bytes:
     if path.name == "results.json":
         return re.sub(rb'"\w*seconds": [^,\n]*', b"", content)
     if path.name in ("report.html", "front.html"):
+        content = re.sub(rb"<pre>udc[^<]*</pre>", b"", content)  # the commands, as in run.json
         return re.sub(rb">[\d.]+( s| min| h)?<", b"><", content)
     return content
 
