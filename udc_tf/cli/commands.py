@@ -23,7 +23,8 @@ from udc_tf.training.workers import Workers, leave
 from udc_tf.version import __version__
 
 _ABOUT = {
-    "udc": "Searches, finetunes, exports, verifies and reports, into --workdir.",
+    "udc": "Searches, finetunes, exports, verifies and reports, into --workdir. `udc doctor` says "
+    "what is installed here and what is missing.",
     "udc-search": "Searches for the network that fits the budget.",
     "udc-finetune": "Finetunes what udc-search found in --workdir.",
     "udc-export": "Compiles and verifies what udc-finetune left in --workdir, and reports.",
@@ -63,6 +64,10 @@ def main(command: str, argv: Sequence[str], say: Say = print) -> int:
     Mistakes of the user end in one line on standard error and exit code 2, failures of a step in
     code 1. An interrupted run says how to go on.
     """
+    if command == "udc" and list(argv[1:]) == ["doctor"]:
+        from udc_tf.cli.doctor import run_doctor
+
+        return run_doctor(say)
     values = make_flags(command)
     try:
         rest = values([command, *argv[1:]])
