@@ -1,21 +1,19 @@
 """The report: complete, self-contained, and looked at in a real browser."""
 
-import html
 import json
 import re
 import shutil
-import subprocess
 
 import numpy as np
 import pytest
 
+from tests.support.browser import browse, look_at
 from udc_tf.layers.compact_kernels import CompactConv2D
 from udc_tf.report import figures
 from udc_tf.report.collect import bound_bytes
 from udc_tf.report.page import write_report
 from udc_tf.report.style import styled
 
-_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _HEADINGS = (
     "Does it fit?",
     "What the search decided",
@@ -128,40 +126,10 @@ class TestWriteReport:
             write_report(tmp_path)
 
 
-def _browse(tmp_path, *flags):
-    browser = next((path for name in _BROWSERS if (path := shutil.which(name))), None)
-    if browser is None:
-        pytest.skip(f"no browser is installed (looked for {', '.join(_BROWSERS)})")
-    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
-    command += ["--disable-background-networking", f"--user-data-dir={tmp_path / 'profile'}"]
-    return subprocess.run([*command, *flags], capture_output=True, timeout=120, check=True).stdout
-
-
 class TestInABrowser:
     @pytest.mark.parametrize("width", [360, 1200])
     def test_every_picture_shows_and_nothing_sticks_out(self, run, tmp_path, width):
-        # In a frame, because a browser's own window has a least width.
-        report = json.dumps((run / "report.html").read_text()).replace("</", "<\\/")
-        script = """
-            frame.onload = () => {
-              const page = frame.contentDocument, images = [...page.images];
-              document.body.dataset.found = JSON.stringify({
-                images: images.length,
-                shown: images.filter(i => i.complete && i.naturalWidth > 0).length,
-                alts: images.filter(i => i.alt).length,
-                width: page.documentElement.scrollWidth,
-                headings: page.querySelectorAll("h2").length,
-                loaded: frame.contentWindow.performance.getEntriesByType("resource")
-                  .filter(e => !e.name.startsWith("data:")).length,
-              });
-            };"""
-        wrapper = tmp_path / "wrapper.html"
-        wrapper.write_text(
-            f'<body><iframe id="frame" style="width:{width}px;height:900px;border:0"></iframe>'
-            f"<script>{script} frame.srcdoc = {report};</script></body>"
-        )
-        dom = _browse(tmp_path, "--virtual-time-budget=8000", "--dump-dom", f"file://{wrapper}")
-        found = json.loads(html.unescape(re.search(r'data-found="([^"]*)"', dom.decode()).group(1)))
+        found = look_at(run / "report.html", tmp_path, width)
         assert found["images"] == found["shown"] == found["alts"] >= 5
         assert found["width"] <= width
         assert found["headings"] >= len(_HEADINGS)
@@ -169,7 +137,7 @@ class TestInABrowser:
 
     def test_prints(self, run, tmp_path):
         paper = tmp_path / "report.pdf"
-        _browse(tmp_path, f"--print-to-pdf={paper}", f"file://{run / 'report.html'}")
+        browse(tmp_path, f"--print-to-pdf={paper}", f"file://{run / 'report.html'}")
         content = paper.read_bytes()
         assert content.startswith(b"%PDF") and len(content) > 20_000
 

@@ -47,6 +47,19 @@ def front_figure(points: Sequence[tuple[float, float]], label: str) -> Figure:
     return figure
 
 
+def scatter_figure(points: Mapping[str, tuple[float, float]], label: str) -> Figure:
+    """Score against bytes of flash, one named point per run."""
+    figure = Figure(figsize=(WIDTH, 3.0), layout="constrained")
+    axes = figure.subplots()
+    for name, (flash, score) in points.items():
+        axes.plot(flash / 1024, score, "o", color=BLUE, markersize=6)
+        axes.annotate(name, (flash / 1024, score), (5, 4), textcoords="offset points", fontsize=7)
+    axes.set_xlabel("flash, KiB")
+    axes.set_title(label)
+    axes.margins(x=0.15, y=0.15)
+    return figure
+
+
 def decisions_figure(layers: Sequence[Mapping]) -> Figure:
     """Width, bits and non-zeros of each layer, as in the figures of the UDC paper."""
     names = [layer["name"] for layer in layers]

@@ -45,9 +45,14 @@ def write_report(folder: str | os.PathLike) -> pathlib.Path:
 
 def embedded(figure: Figure, folder: pathlib.Path, name: str) -> str:
     """The figure as an address that holds it; a copy goes to the folder's `images/`."""
-    content = _png(figure)
+    content = png(figure)
     with replaced_atomically(folder / "images" / f"{name}.png") as partial:
         partial.write_bytes(content)
+    return as_address(content)
+
+
+def as_address(content: bytes) -> str:
+    """A picture as an address that holds it."""
     return "data:image/png;base64," + base64.b64encode(content).decode()
 
 
@@ -69,7 +74,7 @@ def _draw(facts: Facts) -> dict[str, Figure]:
     return drawn
 
 
-def _png(figure: Figure) -> bytes:
+def png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     # Without the date and the version of matplotlib, the same figure has the same bytes.
     figure.savefig(buffer, format="png", metadata={"Software": None})
