@@ -4,7 +4,7 @@ VENV   ?= .venv
 RUN    := $(VENV)/bin/python
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: demo test lint format clean
+.PHONY: demo test lint format docs dist clean
 
 $(VENV)/.installed: requirements.txt requirements-arm.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || \
@@ -31,6 +31,15 @@ lint: $(VENV)/.installed
 format: $(VENV)/.installed
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+docs: $(VENV)/.installed  ## the site, into build/site; any warning is an error
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
+	@echo "build/site/index.html"
+
+dist: $(VENV)/.installed  ## sdist and wheel, into dist
+	rm -rf dist
+	$(RUN) -m build --no-isolation --outdir dist
+	$(RUN) -m twine check --strict dist/*
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import textwrap
 
 import keras
@@ -48,6 +49,25 @@ class TestDocs:
         for path in _DOCS:
             for example in _code(path.read_text()):
                 compile(example, str(path), "exec")
+
+
+class TestSite:
+    def test_builds_without_a_warning(self, tmp_path):
+        command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
+        command += ["--site-dir", str(tmp_path)]
+        environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+        built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        assert built.returncode == 0, built.stdout + built.stderr
+        assert "make_searchable" in (tmp_path / "api.html").read_text()
+        for page in tmp_path.glob("*.html"):  # which work without a network
+            assert not re.findall(
+                r"""<(?:script|link|img)[^>]*(?:src|href)="?http""", page.read_text()
+            )
+
+    def test_every_public_name_is_in_the_reference(self):
+        told = (ROOT / "docs" / "api.md").read_text()
+        missing = [n for n in udc_tf.__all__ if not re.search(rf"\b{n}\b", told)]
+        assert missing == []
 
 
 class TestClusterExamples:
