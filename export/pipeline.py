@@ -15,6 +15,7 @@ from udc_tf.cost.targets import Target
 from udc_tf.export import (
     agreement,
     c_source,
+    execution,
     lut_compression,
     manifest,
     ranges,
@@ -161,6 +162,7 @@ def export(
         report["tightening"] = rounds
         (staged / "report.json").write_text(manifest.to_json(report))
         described = manifest.describe(exact, compiled, content, deployment)
+        described["executed"] = _execute(staged, made, content)
         described["files"] = manifest.files(staged)
         (staged / "manifest.json").write_text(manifest.to_json(described))
         _move(staged, out_dir)
@@ -337,16 +339,31 @@ def _write_all(
     }
 
 
+def _golden(staged: pathlib.Path, kind: str, count: int) -> list[np.ndarray]:
+    return [np.load(staged / "golden" / f"{kind}_{n}.npy") for n in range(count)]
+
+
+def _execute(staged: pathlib.Path, made: _Compiled, content: bytes) -> dict[str, Any]:
+    network = made.exact.network
+    allowed = [output["allowed_steps"] for output in made.agreement["outputs"]]
+    inputs = _golden(staged, "input", len(network.inputs))
+    outputs = _golden(staged, "output", len(network.outputs))
+    executed = execution.execute(content, inputs, outputs, allowed)
+    if executed["compiled"]["on"] is None:
+        logging.warning(
+            "The compiled command stream was not executed here, %s; the file before Vela was, in "
+            "TFLM.",
+            executed["compiled"]["why_not"],
+        )
+    return executed
+
+
 def _write_lut(staged: pathlib.Path, exact: Int8Model) -> dict[str, Any]:
     """The network with look-up tables, once TFLM has shown that it computes the goldens with it."""
     content = lut_compression.compress(exact.content)
-
-    def golden(kind: str, count: int) -> list[np.ndarray]:
-        return [np.load(staged / "golden" / f"{kind}_{n}.npy") for n in range(count)]
-
-    inputs = golden("input", len(exact.network.inputs))
+    inputs = _golden(staged, "input", len(exact.network.inputs))
     outputs = tflm_check.run(content, inputs)
-    lut_compression.check_equal(outputs, golden("output", len(exact.network.outputs)))
+    lut_compression.check_equal(outputs, _golden(staged, "output", len(exact.network.outputs)))
     (staged / f"{_NAME}_lut.tflite").write_bytes(content)
     tensors = len(lut_compression.worthwhile(exact.content))
     return {"tensors": tensors, "bytes": len(content), "without_bytes": len(exact.content)}

@@ -15,31 +15,19 @@ import sys
 import xml.etree.ElementTree
 from collections.abc import Mapping
 
+from udc_tf.cost.accelerators import family, require_accelerator
 from udc_tf.export import tflite_file
 from udc_tf.export.errors import CpuOperatorsError, ExportError, VelaError
 from udc_tf.export.work_folder import work_folder
 
-ACCELERATORS = (
-    "ethos-u55-32",
-    "ethos-u55-64",
-    "ethos-u55-128",
-    "ethos-u55-256",
-    "ethos-u65-256",
-    "ethos-u65-512",
-    "ethos-u85-128",
-    "ethos-u85-256",
-    "ethos-u85-512",
-    "ethos-u85-1024",
-    "ethos-u85-2048",
-)
 OPTIMISE = ("Performance", "Size")
 SHIPPED_CONFIG = "Arm/vela.ini"  # Vela finds it beside itself
 
 # What Vela falls back on for each family, said aloud.
 _DEFAULTS = {
-    "u55": ("Ethos_U55_High_End_Embedded", "Shared_Sram"),
-    "u65": ("Ethos_U65_Client_Server", "Dedicated_Sram_384KB"),
-    "u85": ("Ethos_U85_SYS_DRAM_Mid", "Dedicated_Sram_384KB"),
+    "ethos-u55": ("Ethos_U55_High_End_Embedded", "Shared_Sram"),
+    "ethos-u65": ("Ethos_U65_Client_Server", "Dedicated_Sram_384KB"),
+    "ethos-u85": ("Ethos_U85_SYS_DRAM_Mid", "Dedicated_Sram_384KB"),
 }
 _NPU_OPERATOR = "ethos-u"
 _PLAIN = "network"
@@ -127,11 +115,8 @@ def default_system(accelerator: str) -> tuple[str, str]:
     >>> default_system("ethos-u55-128")
     ('Ethos_U55_High_End_Embedded', 'Shared_Sram')
     """
-    if accelerator not in ACCELERATORS:
-        raise ValueError(
-            f"`accelerator` must be one of {', '.join(ACCELERATORS)}. Received: {accelerator!r}"
-        )
-    return _DEFAULTS[accelerator.split("-")[1]]
+    require_accelerator(accelerator)
+    return _DEFAULTS[family(accelerator)]
 
 
 def compile_with_vela(

@@ -1,4 +1,4 @@
-"""An executor for Ethos-U55 command streams: what Vela wrote, run on the host with numpy.
+"""An executor for command streams of the Ethos-U55 and U65, run on the host with numpy.
 
 It executes the Vela command stream and matches TFLite Micro bit for bit, but for what Vela itself
 computes otherwise: its multipliers of MUL, and of a FULLY_CONNECTED with one scale for all weights,
@@ -20,6 +20,7 @@ from udc_tf.export.npu.faults import (
     ContainerError,
     MemoryAccessError,
     NpuError,
+    UnsupportedAcceleratorError,
     UnsupportedOperatorError,
     WeightStreamError,
     WorkLimitError,
@@ -33,6 +34,7 @@ __all__ = [
     "MemoryAccessError",
     "NpuError",
     "NpuNetwork",
+    "UnsupportedAcceleratorError",
     "UnsupportedOperatorError",
     "WeightStreamError",
     "WorkLimitError",

@@ -1,4 +1,4 @@
-"""The command words of an Ethos-U55: their numbers, their names, and a strict decoder."""
+"""The command words of an Ethos-U55 or U65: their numbers, their names, and a strict decoder."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ SHORT_REGISTERS = {
     288: "KERNEL_WIDTH_M1",
     289: "KERNEL_HEIGHT_M1",
     290: "KERNEL_STRIDE",
+    291: "PARALLEL_MODE",  # of an Ethos-U65: one core or two
     292: "ACC_FORMAT",
     293: "ACTIVATION",
     294: "ACTIVATION_MIN",
@@ -105,6 +106,10 @@ LONG_REGISTERS = {
     132: "IFM2_STRIDE_X",
     133: "IFM2_STRIDE_Y",
     134: "IFM2_STRIDE_C",
+    144: "WEIGHT1_BASE",  # what the second core of an Ethos-U65 reads
+    145: "WEIGHT1_LENGTH",
+    146: "SCALE1_BASE",
+    147: "SCALE1_LENGTH",
 }
 
 _SHORT_COMMANDS = OPERATIONS | SHORT_REGISTERS
@@ -142,7 +147,7 @@ def decode(words: np.ndarray) -> list[Command]:
         The commands in order, OP_STOP last.
 
     Raises:
-        CommandError: a word is no command of an Ethos-U55, or the stream has no end.
+        CommandError: a word is no command of theirs, or the stream has no end.
 
     Example:
         >>> [c.name for c in decode(np.array([0x0002_0104, 0xFFFF_0000], np.uint32))]
@@ -159,7 +164,7 @@ def decode(words: np.ndarray) -> list[Command]:
         position = Position(len(commands), 4 * at, name or f"code {code:#x}")
         if name is None or word & _RESERVED:
             raise CommandError(
-                f"{position}: no such command on an Ethos-U55. Received: word {word:#010x}"
+                f"{position}: no such command on an Ethos-U55 or U65. Received: word {word:#010x}"
             )
         payload = None
         if word & _PAYLOAD:

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from udc_tf.export.npu.device import SHRAM_KIB
+from udc_tf.export.npu.device import ONE_CORE, SHRAM_KIB, U65_SHRAM_KIB
 from udc_tf.export.npu.faults import ContainerError, WorkLimitError
 from udc_tf.export.npu.flatbuffer import Table
 from udc_tf.export.npu.operator_names import operator_name
@@ -25,7 +25,8 @@ _WORD_LIMIT = 1 << 19  # command words of all of them; a large network has some 
 
 _CUSTOM = 32  # TFLite's builtin code for "see the custom code"
 _DTYPES = {0: "f4", 1: "f2", 2: "i4", 3: "u1", 4: "i8", 6: "?", 7: "i2", 9: "i1"}
-_MACS = {5: 32, 6: 64, 7: 128, 8: 256}
+_PRODUCTS = ("ethos-u55", "ethos-u65", "ethos-u85")  # by the highest bits of the configuration
+_U85_MACS = (128, 256, 512, 1024, 2048)
 _TAG_STREAM, _TAG_CONFIG, _TAG_NOP = 2, 1, 5
 
 
@@ -61,8 +62,9 @@ class NpuOperator:
         payload: format of what the driver is given, "COP1" or "COP2".
         config: configuration word of the accelerator it was compiled for.
         architecture: identity word of that accelerator.
-        macs: MACs per cycle it was compiled for (32, 64, 128, 256).
-        shram_bytes: the accelerator's internal memory.
+        product: the family of that accelerator, "ethos-u55" or another.
+        macs: MACs per cycle it was compiled for.
+        shram_bytes: internal memory of each core; 0 where the executor does not know it.
         regions: tensor indices in the order of the NPU's region numbers: flash, scratch, fast
             scratch, then the operator's inputs and outputs.
     """
@@ -72,6 +74,7 @@ class NpuOperator:
     payload: str
     config: int
     architecture: int
+    product: str
     macs: int
     shram_bytes: int
     regions: tuple[int, ...]
@@ -105,6 +108,12 @@ class Container:
     outputs: tuple[int, ...]
     operators: tuple[NpuOperator | CpuOperator, ...]
     arena_bytes: int
+
+    @property
+    def accelerator(self) -> str:
+        """Vela's name of the accelerator that the network is compiled for."""
+        first = self.npu_operators[0]
+        return f"{first.product}-{first.macs}"
 
     @property
     def npu_operators(self) -> tuple[NpuOperator, ...]:
@@ -277,22 +286,34 @@ def _operator(
     if commands.data is None:
         raise ContainerError(f"{what}: its command stream (tensor {inputs[0]}) holds no data")
     words, config, architecture = _payload(commands.data, what)
-    macs = _MACS.get(config & 0xF)
-    if macs is None or config >> 28 or (config >> 8 & 0xFF) != SHRAM_KIB[macs]:
-        raise ContainerError(
-            f"{what}: not the configuration word of an Ethos-U55. Received: {config:#010x}"
-        )
+    product, macs, shram = _accelerator(config, what)
     return NpuOperator(
         index=index,
         words=words,
         payload=commands.data[:4].decode("ascii"),
         config=config,
         architecture=architecture,
+        product=product,
         macs=macs,
-        shram_bytes=SHRAM_KIB[macs] * 1024,
+        shram_bytes=shram,
         regions=inputs[1:] + outputs,
         inputs=inputs[4:],
         outputs=outputs,
+    )
+
+
+def _accelerator(config: int, what: str) -> tuple[str, int, int]:
+    """Family, MACs per cycle and internal memory in bytes, from the configuration word."""
+    number, macs, shram = config >> 28, 1 << (config & 0xF), config >> 8 & 0xFF
+    if number < len(_PRODUCTS):
+        product = _PRODUCTS[number]
+        if product == "ethos-u85" and macs in _U85_MACS:
+            return product, macs, 0
+        known = SHRAM_KIB if product == "ethos-u55" else U65_SHRAM_KIB
+        if product != "ethos-u85" and known.get(macs) == shram:
+            return product, macs, shram * 1024 // (2 if macs > ONE_CORE else 1)
+    raise ContainerError(
+        f"{what}: not the configuration word of an Ethos-U. Received: {config:#010x}"
     )
 
 

@@ -8,6 +8,7 @@ exact for it.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -29,8 +30,7 @@ _STREAM_SLACK = 4096  # bytes, for headers and alignment
 class Decoded:
     """Weights and scales of one convolution, ready to use, and the bytes they came from."""
 
-    weight_bytes: bytes
-    scale_bytes: bytes
+    read: tuple[bytes, ...]
     kernel: np.ndarray  # float, [ky, kx, input, output]
     bound: int  # no sum of products exceeds this
     bias: np.ndarray
@@ -46,34 +46,45 @@ class WeightCache:
 
     def get(self, index: int, operation: Convolution, stores: Stores) -> Decoded:
         """The decoded weights of operation number `index`."""
-        weight_bytes = shared_bytes(operation.weights, stores)
-        scale_bytes = shared_bytes(operation.scales, stores)
+        spans = (span for core in operation.streams for span in (core.weights, core.scales))
+        read = tuple(shared_bytes(span, stores) for span in spans)
         entry = self._entries.get(index)
-        if entry is None or entry.weight_bytes != weight_bytes or entry.scale_bytes != scale_bytes:
-            entry = decode(operation, weight_bytes, scale_bytes)
+        if entry is None or entry.read != read:
+            entry = decode(operation, read)
             self._entries[index] = entry
         return entry
 
 
-def decode(operation: Convolution, weight_bytes: bytes, scale_bytes: bytes) -> Decoded:
-    """Decodes weight stream and scale records of `operation`."""
-    shape = operation.weight_shape
-    kernel = decode_kernel(shape, weight_bytes)
+def decode(operation: Convolution, read: tuple[bytes, ...]) -> Decoded:
+    """Decodes what was read for `operation`: weights and scale records, core by core."""
+    shape, cores = operation.weight_shape, operation.streams
+    kernels = [decode_kernel(c.shape, b) for c, b in zip(cores, read[::2], strict=True)]
+    records = [_scale_records(b, c.shape.ofm_depth) for c, b in zip(cores, read[1::2], strict=True)]
+    kernel = _in_turn(kernels)
     limits = np.iinfo(operation.ifm.dtype)
     zero = operation.ifm.zero_point
     largest_input = max(abs(limits.min - zero), abs(limits.max - zero))
     axes = (0, 1) if shape.depthwise else (0, 1, 2)
     bound = int(np.abs(kernel, dtype=np.int64).sum(axes).max(initial=0)) * largest_input
-    bias, multiplier, shift = _scale_records(scale_bytes, shape.ofm_depth)
+    bias, multiplier, shift = (_in_turn(parts) for parts in zip(*records, strict=True))
     return Decoded(
-        weight_bytes=weight_bytes,
-        scale_bytes=scale_bytes,
+        read=read,
         kernel=kernel.astype(np.float32 if bound < 1 << 24 else np.float64),
         bound=bound,
         bias=bias,
         multiplier=multiplier,
         shift=shift,
     )
+
+
+def _in_turn(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Channels of the cores, the last axis, one after the other in turn."""
+    if len(parts) == 1:
+        return parts[0]
+    whole = np.empty((*parts[0].shape[:-1], sum(p.shape[-1] for p in parts)), parts[0].dtype)
+    for core, part in enumerate(parts):
+        whole[..., core :: len(parts)] = part
+    return whole
 
 
 def decode_kernel(shape: WeightShape, stream: bytes) -> np.ndarray:

@@ -19,6 +19,8 @@ EVENT_COUNTERS = 4
 REGISTER_BYTES = 0x400
 ARCHITECTURE = 0x10066001  # ID of an Ethos-U55 of architecture 1.0.6, for which Vela writes
 SHRAM_KIB = {32: 16, 64: 16, 128: 24, 256: 48}  # by MACs per cycle
+U65_SHRAM_KIB = {256: 48, 512: 96}  # of all cores
+ONE_CORE = 256  # MACs per cycle that one core has at most
 
 
 class Reg(enum.IntEnum):

@@ -34,3 +34,7 @@ class WorkLimitError(NpuError):
 
 class UnsupportedOperatorError(NpuError):
     """The graph holds an operator outside the NPU that the executor cannot run."""
+
+
+class UnsupportedAcceleratorError(NpuError):
+    """The network is compiled for an NPU whose commands the executor does not know."""

@@ -20,7 +20,12 @@ from udc_tf.export.npu import (
 )
 from udc_tf.export.npu.command_words import decode
 from udc_tf.export.npu.container import Container, CpuOperator, TensorInfo
-from udc_tf.export.npu.faults import ContainerError, NpuError, WorkLimitError
+from udc_tf.export.npu.faults import (
+    ContainerError,
+    NpuError,
+    UnsupportedAcceleratorError,
+    WorkLimitError,
+)
 from udc_tf.export.npu.memory import Region
 from udc_tf.export.npu.operations import (
     FOOTPRINT_LIMIT,
@@ -32,6 +37,7 @@ from udc_tf.export.npu.operations import (
 from udc_tf.export.npu.output_stage import Stores
 
 _ARENA = "arena"
+_SCRATCH, _FAST = 1, 2  # region numbers
 _IO_REGION = 3  # first region number of the network's own inputs and outputs
 _REGION_REGISTERS = ("IFM_REGION", "IFM2_REGION", "OFM_REGION")
 _BATCH_BYTES = 32 << 20  # arenas of one batch may take this much
@@ -52,7 +58,7 @@ class NpuNetwork:
             then there is `run_stream`, and no `run`.
 
     Raises:
-        NpuError: the file is damaged, not compiled for an Ethos-U55, or holds CPU operators.
+        NpuError: the file is damaged, not compiled for an Ethos-U55 or U65, or holds CPU operators.
 
     Example:
         >>> network = NpuNetwork.load("model_vela.tflite")          # doctest: +SKIP
@@ -63,6 +69,7 @@ class NpuNetwork:
         self, data: bytes, work_limit: int = program.WORK_LIMIT, streams_only: bool = False
     ):
         self._container = container.parse(bytes(data))
+        _require_known(self._container)
         self._cpu: dict[int, cpu_operators.CpuFunction] | None = None
         if not streams_only:
             self._cpu = {
@@ -106,13 +113,18 @@ class NpuNetwork:
 
     @property
     def macs_per_cycle(self) -> int:
-        """The accelerator the network was compiled for: 32, 64, 128 or 256."""
+        """Of the accelerator the network was compiled for."""
         return self._container.npu_operators[0].macs
 
     @property
     def streams(self) -> list[list[Operation]]:
         """The operations of each `ethos-u` operator, in order."""
         return self._programs
+
+    @property
+    def estimates_cycles(self) -> bool:
+        """Whether there are `estimated_cycles`: `npu.cycles` knows how fast an Ethos-U55 is."""
+        return self._container.npu_operators[0].product == "ethos-u55"
 
     @functools.cached_property
     def estimated_cycles(self) -> list[list[int]]:
@@ -318,10 +330,23 @@ def _execute(
         pooling.execute(operation, stores)
 
 
+def _require_known(parsed: Container) -> None:
+    if any(operator.product == "ethos-u85" for operator in parsed.npu_operators):
+        raise UnsupportedAcceleratorError(
+            "the executor runs the command streams of an Ethos-U55 and an Ethos-U65; an Ethos-U85 "
+            f"has others. Received: a network for {parsed.accelerator}"
+        )
+
+
 def _separate_tensors(parsed: Container) -> set[int]:
-    """Inputs and outputs the commands address as regions of their own, outside the arena."""
+    """Tensors that the commands address in memories of their own, outside the arena.
+
+    Inputs and outputs where they are regions, and the fast memory of an NPU with its own SRAM.
+    """
     separate: set[int] = set()
     for operator in parsed.npu_operators:
+        if operator.regions[_FAST] != operator.regions[_SCRATCH]:
+            separate.add(operator.regions[_FAST])
         commands = decode(operator.words)
         used = {c.param for c in commands if c.name in _REGION_REGISTERS}
         if any(number >= _IO_REGION for number in used):

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from udc_tf.export.npu.command_words import Command, Position
+from udc_tf.export.npu.device import ONE_CORE
 from udc_tf.export.npu.memory import FeatureMap, Region
 from udc_tf.export.npu.registers import Activation, Kernel, Registers
 from udc_tf.export.npu.weight_order import WeightShape
@@ -78,13 +79,37 @@ class Block:
 
 
 @dataclasses.dataclass(frozen=True)
+class Streams:
+    """What one core reads for a convolution, and the kernel that it makes of it."""
+
+    weights: Span
+    scales: Span
+    shape: WeightShape
+
+
+@dataclasses.dataclass(frozen=True)
 class Convolution(Block):
-    """CONV or DEPTHWISE."""
+    """CONV or DEPTHWISE.
+
+    Attributes:
+        weights, scales: what the NPU, or its first core, reads.
+        weight_shape: of the whole kernel.
+        second: of an NPU with two cores the second's, which makes the odd output channels.
+    """
 
     kernel: Kernel
     weights: Span
     scales: Span
     weight_shape: WeightShape
+    second: Streams | None = None
+
+    @property
+    def streams(self) -> tuple[Streams, ...]:
+        """One for each core that works."""
+        if self.second is None:
+            return (Streams(self.weights, self.scales, self.weight_shape),)
+        first = Streams(self.weights, self.scales, core_shape(self.weight_shape, 0))
+        return (first, self.second)
 
     @property
     def work(self) -> int:
@@ -156,6 +181,15 @@ BlockOperation = Convolution | Pooling | Elementwise  # what works on feature ma
 Operation = Dma | BlockOperation
 
 
+def core_shape(whole: WeightShape, core: int) -> WeightShape:
+    """The kernel of one of two cores, which take output channels in turn."""
+    return dataclasses.replace(
+        whole,
+        ofm_depth=(whole.ofm_depth + 1 - core) // 2,
+        block_depth=(whole.block_depth + 1 - core) // 2,
+    )
+
+
 def _window_elements(operation: Convolution | Pooling) -> int:
     """Elements of the input as the kernel sees it, padded and upscaled."""
     height, width = operation.kernel.covered(operation.ofm.shape)
@@ -168,7 +202,8 @@ def reads(operation: Operation) -> list[FeatureMap | Span]:
         return [operation.source]
     out: list[FeatureMap | Span] = [operation.ifm]
     if isinstance(operation, Convolution):
-        out += [operation.weights, operation.scales]
+        for core in operation.streams:
+            out += [core.weights, core.scales]
     if isinstance(operation, Elementwise) and operation.ifm2 is not None:
         out.append(operation.ifm2)
     if operation.table is not None:
@@ -215,42 +250,49 @@ def build_convolution(
         raise registers.fail("a convolution reads 8 or 16 bits. Received: 32-bit IFM")
     if registers.take("OFM_PRECISION") & _GLOBAL_SCALE:
         raise registers.fail("a convolution with one scale for all channels is not executed")
-    scales = _span(
-        registers,
-        "scales",
-        registers.region("SCALE_REGION"),
-        registers.address("SCALE_BASE"),
-        registers.address("SCALE_LENGTH"),
+    whole = WeightShape(
+        ofm_depth=ofm.shape[2],
+        kernel=kernel.size,
+        ifm_depth=1 if depthwise else ifm.shape[2],
+        block_depth=registers.size("OFM_BLK_DEPTH"),
+        dilation=kernel.dilation,
+        part_kernel=kernel.part_kernel and not depthwise,
+        depthwise=depthwise,
+        ifm_bits=8 * ifm.dtype.itemsize,
+        macs=macs,
     )
-    if scales.length < _SCALE_RECORD * ofm.shape[2]:
-        raise registers.fail(
-            f"{ofm.shape[2]} channels need {_SCALE_RECORD * ofm.shape[2]} bytes of scales. "
-            f"Received: {scales.length}"
-        )
-    scales = dataclasses.replace(scales, length=_SCALE_RECORD * ofm.shape[2])
+    # One output channel is all the first core's; what the second would read is then not set.
+    both = macs > ONE_CORE and registers.take("PARALLEL_MODE") == 1 and whole.ofm_depth > 1
+    shapes = [core_shape(whole, core) for core in (0, 1)] if both else [whole]
+    first, *rest = (_streams(registers, shape, core) for core, shape in enumerate(shapes))
     return Convolution(
         **_block(registers, command, "DEPTHWISE" if depthwise else "CONV", ifm, ofm, shram),
         kernel=kernel,
-        weights=_span(
-            registers,
-            "weights",
-            registers.region("WEIGHT_REGION"),
-            registers.address("WEIGHT_BASE"),
-            registers.address("WEIGHT_LENGTH"),
-        ),
-        scales=scales,
-        weight_shape=WeightShape(
-            ofm_depth=ofm.shape[2],
-            kernel=kernel.size,
-            ifm_depth=1 if depthwise else ifm.shape[2],
-            block_depth=registers.size("OFM_BLK_DEPTH"),
-            dilation=kernel.dilation,
-            part_kernel=kernel.part_kernel and not depthwise,
-            depthwise=depthwise,
-            ifm_bits=8 * ifm.dtype.itemsize,
-            macs=macs,
-        ),
+        weights=first.weights,
+        scales=first.scales,
+        weight_shape=whole,
+        second=rest[0] if rest else None,
     )
+
+
+def _streams(registers: Registers, shape: WeightShape, core: int) -> Streams:
+    number = str(core) if core else ""
+    weights, scales = (
+        _span(
+            registers,
+            name,
+            registers.region(f"{register}_REGION"),
+            registers.address(f"{register}{number}_BASE"),
+            registers.address(f"{register}{number}_LENGTH"),
+        )
+        for name, register in (("weights", "WEIGHT"), ("scales", "SCALE"))
+    )
+    needed = _SCALE_RECORD * shape.ofm_depth
+    if scales.length < needed:
+        raise registers.fail(
+            f"{shape.ofm_depth} channels need {needed} bytes of scales. Received: {scales.length}"
+        )
+    return Streams(weights, dataclasses.replace(scales, length=needed), shape)
 
 
 def build_pooling(registers: Registers, command: Command, shram: Region) -> Pooling:

@@ -137,7 +137,10 @@ def trace(
         reference: tensors of a run of the uncompiled network on the same input, in order.
         expected: the reference's outputs.
     """
-    recorder = _Recorder(reference, [n for s in network.estimated_cycles for n in s])
+    cycles = [0] * len(network.operations)
+    if network.estimates_cycles:
+        cycles = [n for stream in network.estimated_cycles for n in stream]
+    recorder = _Recorder(reference, cycles)
     outputs = network.run(inputs, recorder.observe)
     equal = None
     if expected is not None:

@@ -47,6 +47,7 @@ class ArmRunner(Runner):
 
     name = "arm"
     takes_compiled = True
+    families = ("ethos-u",)  # another NPU than the one shown is for Arm's driver to tell
 
     def __init__(
         self,
@@ -57,8 +58,8 @@ class ArmRunner(Runner):
     ):
         if accelerator is not None and accelerator not in ACCELERATORS:
             raise ValueError(
-                f"`accelerator` should be one of {', '.join(ACCELERATORS)}: the executor knows no "
-                f"Ethos-U65 or U85. Received: {accelerator!r}"
+                f"`accelerator` should be one of {', '.join(ACCELERATORS)}: the runner's NPU is "
+                f"an Ethos-U55. Received: {accelerator!r}"
             )
         self._binary = binary
         self._macs = ACCELERATORS.get(accelerator or "")
@@ -153,7 +154,8 @@ class ArmRunner(Runner):
     def _shown_macs(self) -> int:
         if self._macs is not None:
             return self._macs
-        return _DEFAULT_MACS if self._graph is None else self._graph.npu_operators[0].macs
+        macs = _DEFAULT_MACS if self._graph is None else self._graph.npu_operators[0].macs
+        return macs if macs in ACCELERATORS.values() else _DEFAULT_MACS
 
     def _explanation(self, npu: StandInNpu) -> str:
         """What we know about a run that Arm's runner did not complete."""
@@ -162,10 +164,11 @@ class ArmRunner(Runner):
         if npu.failure is not None:
             return str(npu.failure)
         operators = self._network.container.npu_operators
-        if any(operator.macs != self._shown_macs() for operator in operators):
+        shown = f"ethos-u55-{self._shown_macs()}"
+        if any(f"{operator.product}-{operator.macs}" != shown for operator in operators):
             return (
-                f"the network is compiled for ethos-u55-{operators[0].macs}, the NPU shown is an "
-                f"ethos-u55-{self._shown_macs()}"
+                f"the network is compiled for {self._network.container.accelerator}, the NPU shown "
+                f"is an {shown}"
             )
         if any(operator.payload != DRIVER_PAYLOAD for operator in operators):
             return (

@@ -51,11 +51,13 @@ class RunResult:
 class Runner(abc.ABC):
     """Loads one network and runs batches of it.
 
-    Subclasses say by `takes_compiled` whether they want Vela's output or its input.
+    Subclasses say by `takes_compiled` whether they want Vela's output or its input, and by
+    `families` which NPUs they have.
     """
 
     name: ClassVar[str]
     takes_compiled: ClassVar[bool]
+    families: ClassVar[tuple[str, ...]] = ("ethos-u55",)
 
     @abc.abstractmethod
     def unavailable(self) -> str | None:
@@ -89,7 +91,20 @@ class Runner(abc.ABC):
                 f"{self.name!r} runs what Vela wrote. Received: {str(path)!r}, which has no "
                 "`ethos-u` operator; compile it with `udc_tf.export.compile_with_vela`"
             )
+        if compiled:
+            self._require_family(data)
         return data
+
+    def _require_family(self, data: bytes) -> None:
+        try:
+            accelerator = container.parse(data).accelerator
+        except NpuError:
+            return  # damage is told by whoever loads it
+        if not accelerator.startswith(self.families):
+            raise RunnerUnavailableError(
+                f"{self.name!r} is not available because it runs networks for "
+                f"{' and '.join(self.families)}. Received: one for {accelerator}"
+            )
 
 
 def as_list(inputs: np.ndarray | Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -17,6 +17,7 @@ class NpuRunner(Runner):
 
     name = "npu"
     takes_compiled = True
+    families = ("ethos-u55", "ethos-u65")
 
     def unavailable(self) -> str | None:
         return None
@@ -28,12 +29,13 @@ class NpuRunner(Runner):
         start = time.perf_counter()
         outputs = self.network.run(inputs)
         seconds = time.perf_counter() - start
+        known = self.network.estimates_cycles
         return RunResult(
             self.name,
             outputs,
             seconds,
-            cycles=sum(map(sum, self.network.estimated_cycles)),
+            cycles=sum(map(sum, self.network.estimated_cycles)) if known else None,
             arena_bytes=self.network.arena_bytes,
-            notes=(ESTIMATE_NOTE,),
-            cycles_estimated=True,
+            notes=(ESTIMATE_NOTE,) if known else (),
+            cycles_estimated=known,
         )

@@ -135,8 +135,8 @@ class TestBeforeTheFirstStep:
                 said = _refused(capsys, command, "--recipe=digits", f"--teacher={name}")
                 assert message in said
 
-    def test_accelerators_that_export_cannot_check(self, here, capsys):
-        said = _refused(capsys, "udc", "--recipe=digits", "--accelerator=ethos-u65-256")
+    def test_unknown_accelerators(self, here, capsys):
+        said = _refused(capsys, "udc", "--recipe=digits", "--accelerator=ethos-u65-128")
         assert "--accelerator is one of" in said
 
     def test_labels_of_the_test_part(self, here, capsys):

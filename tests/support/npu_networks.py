@@ -19,6 +19,7 @@ MEMORY = {
     "Shared_Sram": "Ethos_U55_High_End_Embedded",
     "Sram_Only": "Ethos_U55_Deep_Embedded",
 }
+_SYSTEMS = {**MEMORY, "Dedicated_Sram_384KB": "Ethos_U65_High_End"}
 _TFLM_ARENA = 8 << 20
 
 
@@ -143,7 +144,7 @@ def compile_in_process(
         path.write_bytes(model)
         arguments = [str(path), "--output-dir", folder, "--config", "Arm/vela.ini"]
         arguments += ["--accelerator-config", accelerator, "--optimise", optimise]
-        arguments += ["--system-config", MEMORY[memory_mode], "--memory-mode", memory_mode]
+        arguments += ["--system-config", _SYSTEMS[memory_mode], "--memory-mode", memory_mode]
         with quiet():
             vela.main([*arguments, *extra])
         return pathlib.Path(folder, "net_vela.tflite").read_bytes()

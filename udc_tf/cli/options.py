@@ -9,8 +9,8 @@ import keras
 from udc_tf.cli import flag_values
 from udc_tf.cli.own_model import load_model
 from udc_tf.cli.usage import UsageError
+from udc_tf.cost.accelerators import ACCELERATORS
 from udc_tf.cost.byte_sizes import parse_bytes
-from udc_tf.cost.flash import ACCELERATORS
 from udc_tf.cost.targets import Flash, Macs, Target
 from udc_tf.models import data, recipes
 from udc_tf.models.data import Dataset, FileDataset

@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from udc_tf.cost.accelerators import require_accelerator
 from udc_tf.cost.counts import CountMaps, Counts, column, total
 from udc_tf.cost.padding import outputs_together
 from udc_tf.cost.priced_network import Plan
 from udc_tf.graph.layer_rules import Price
 from udc_tf.quantize.quantizers import FLOAT_BITS
-
-# Those that `udc_tf.export` can check what it compiled for: a budget is no promise elsewhere.
-ACCELERATORS = tuple(f"ethos-u55-{n}" for n in (32, 64, 128, 256))
 
 # What Vela's coder takes for bell-shaped weights, in bits: a non-zero, besides the mask.
 BIT_COST = {1: 1.09, 2: 1.96, 3: 2.91, 4: 3.79, 5: 4.62, 6: 5.66, 7: 6.94, 8: 7.37}
@@ -130,11 +128,7 @@ class FlashCost:
     size_model: SizeModel = SizeModel()
 
     def __post_init__(self) -> None:
-        if self.accelerator not in ACCELERATORS:
-            raise ValueError(
-                f"`accelerator` must be one of {', '.join(ACCELERATORS)}. Received: "
-                f"{self.accelerator!r}"
-            )
+        require_accelerator(self.accelerator)
         if not isinstance(self.size_model, SizeModel):
             raise ValueError(f"`size_model` must be a SizeModel. Received: {self.size_model!r}")
 

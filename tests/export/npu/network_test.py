@@ -14,11 +14,13 @@ from udc_tf.export.npu import (
     MemoryAccessError,
     NpuError,
     NpuNetwork,
+    UnsupportedAcceleratorError,
     UnsupportedOperatorError,
     WorkLimitError,
     command_words,
+    container,
 )
-from udc_tf.export.npu.operations import Dma
+from udc_tf.export.npu.operations import Convolution, Dma
 
 ANCHORS = SHARED / "anchors" / "mlperf_tiny"
 needs_anchors = pytest.mark.skipif(
@@ -34,6 +36,31 @@ def _assert_equals_tflm(model: bytes, compiled: bytes, count: int = 3, seed: int
     assert len(outputs) == len(golden)
     for got, want in zip(outputs, golden, strict=True):
         np.testing.assert_array_equal(got, want.reshape(got.shape))
+
+
+class TestOtherFamilies:
+    @pytest.mark.parametrize("accelerator", ["ethos-u65-256", "ethos-u65-512"])
+    @pytest.mark.parametrize("memory_mode", ["Shared_Sram", "Dedicated_Sram_384KB"])
+    def test_a_u65_equals_tflm(self, accelerator, memory_mode):
+        for seed in (3, 5, 13):  # 13 has a convolution of one channel, so of one core
+            model = nets.random_network(seed)
+            compiled = nets.compile_in_process(model, accelerator, memory_mode)
+            _assert_equals_tflm(model, compiled, seed=seed)
+
+    def test_two_cores_take_turns(self):
+        compiled = nets.compile_in_process(nets.random_network(3), "ethos-u65-512")
+        network = NpuNetwork(compiled)
+        cores = [len(o.streams) for o in network.operations if isinstance(o, Convolution)]
+        assert set(cores) == {2} and network.container.accelerator == "ethos-u65-512"
+        assert not network.estimates_cycles
+
+    def test_a_u85_is_read_but_not_run(self):
+        compiled = nets.compile_in_process(
+            nets.random_network(3), "ethos-u85-256", "Dedicated_Sram_384KB"
+        )
+        assert container.parse(compiled).accelerator == "ethos-u85-256"
+        with pytest.raises(UnsupportedAcceleratorError, match="Received: a network for ethos-u85"):
+            NpuNetwork(compiled)
 
 
 class TestAnchors:
