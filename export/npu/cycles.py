@@ -22,10 +22,10 @@ from udc_tf.export.npu.operations import (
     Elementwise,
     Operation,
     Pooling,
-    Span,
     extent,
     reads,
 )
+from udc_tf.export.npu.streams import Span
 
 SYSTEM, MEMORY_MODE = "Ethos_U55_High_End_Embedded", "Shared_Sram"
 

@@ -9,6 +9,7 @@ from udc_tf.export.npu.command_words import Command, Position
 from udc_tf.export.npu.device import ONE_CORE
 from udc_tf.export.npu.memory import FeatureMap, Region
 from udc_tf.export.npu.registers import Activation, Kernel, Registers
+from udc_tf.export.npu.streams import Span, Streams, core_shape, read_streams, span_of
 from udc_tf.export.npu.weight_order import WeightShape
 
 POOL_MODES = ("MAX", "AVERAGE", "REDUCE_SUM")
@@ -17,7 +18,6 @@ UNARY = ("LRELU", "ABS", "CLZ")
 
 _CONV_KERNEL = (64, 64 * 64)  # largest dilated height, largest area
 _POOL_KERNEL = (256, 256 * 256)
-_SCALE_RECORD = 10  # bytes per channel: 40-bit bias, 32-bit scale, shift
 _TABLE_AREA = 2048  # bytes of look-up tables at the end of SHRAM
 _GLOBAL_SCALE = 1 << 8  # OFM_PRECISION: one scale for all channels
 FOOTPRINT_LIMIT = 1 << 29  # bytes that one operation may take on a host while it runs
@@ -32,16 +32,6 @@ _PER_WEIGHT_BLOCK = 5 * 10**5
 _PER_ELEMENT = 50
 _ELEMENT_BYTES = 48  # of intermediate results, some of them int64; an addition was seen to take 45
 UNROLLED_LIMIT = 1 << 22  # elements of a convolution's unrolled input held at once
-
-
-@dataclasses.dataclass(frozen=True)
-class Span:
-    """A run of bytes of a store."""
-
-    name: str
-    store: str
-    start: int
-    length: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,15 +66,6 @@ class Block:
     table: Span | None
     accumulator_bits: int
     block: tuple[int, int, int]  # height, width, depth of what is computed at once
-
-
-@dataclasses.dataclass(frozen=True)
-class Streams:
-    """What one core reads for a convolution, and the kernel that it makes of it."""
-
-    weights: Span
-    scales: Span
-    shape: WeightShape
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,15 +162,6 @@ BlockOperation = Convolution | Pooling | Elementwise  # what works on feature ma
 Operation = Dma | BlockOperation
 
 
-def core_shape(whole: WeightShape, core: int) -> WeightShape:
-    """The kernel of one of two cores, which take output channels in turn."""
-    return dataclasses.replace(
-        whole,
-        ofm_depth=(whole.ofm_depth + 1 - core) // 2,
-        block_depth=(whole.block_depth + 1 - core) // 2,
-    )
-
-
 def _window_elements(operation: Convolution | Pooling) -> int:
     """Elements of the input as the kernel sees it, padded and upscaled."""
     height, width = operation.kernel.covered(operation.ofm.shape)
@@ -229,7 +201,7 @@ def build_dma(registers: Registers, position: Position, shram: Region) -> Dma:
         region = shram if bits & _INTERNAL else registers.region(f"DMA0_{name}_REGION")
         if name == "DST" and not region.writable:
             raise registers.fail("writes to flash, which is read-only")
-        return _span(registers, f"DMA {name}", region, registers.address(f"DMA0_{name}"), length)
+        return span_of(registers, f"DMA {name}", region, registers.address(f"DMA0_{name}"), length)
 
     return Dma(position, end("SRC"), end("DST"))
 
@@ -264,7 +236,7 @@ def build_convolution(
     # One output channel is all the first core's; what the second would read is then not set.
     both = macs > ONE_CORE and registers.take("PARALLEL_MODE") == 1 and whole.ofm_depth > 1
     shapes = [core_shape(whole, core) for core in (0, 1)] if both else [whole]
-    first, *rest = (_streams(registers, shape, core) for core, shape in enumerate(shapes))
+    first, *rest = (read_streams(registers, shape, core) for core, shape in enumerate(shapes))
     return Convolution(
         **_block(registers, command, "DEPTHWISE" if depthwise else "CONV", ifm, ofm, shram),
         kernel=kernel,
@@ -273,26 +245,6 @@ def build_convolution(
         weight_shape=whole,
         second=rest[0] if rest else None,
     )
-
-
-def _streams(registers: Registers, shape: WeightShape, core: int) -> Streams:
-    number = str(core) if core else ""
-    weights, scales = (
-        _span(
-            registers,
-            name,
-            registers.region(f"{register}_REGION"),
-            registers.address(f"{register}{number}_BASE"),
-            registers.address(f"{register}{number}_LENGTH"),
-        )
-        for name, register in (("weights", "WEIGHT"), ("scales", "SCALE"))
-    )
-    needed = _SCALE_RECORD * shape.ofm_depth
-    if scales.length < needed:
-        raise registers.fail(
-            f"{shape.ofm_depth} channels need {needed} bytes of scales. Received: {scales.length}"
-        )
-    return Streams(weights, dataclasses.replace(scales, length=needed), shape)
 
 
 def build_pooling(registers: Registers, command: Command, shram: Region) -> Pooling:
@@ -387,7 +339,7 @@ def _block(
         if ofm.dtype.itemsize == 2:
             raise registers.fail("16-bit look-up tables interpolate and are not executed")
         start = shram.size - _TABLE_AREA + 256 * activation.table
-        table = _span(registers, "look-up table", shram, start, 256 * ofm.dtype.itemsize)
+        table = span_of(registers, "look-up table", shram, start, 256 * ofm.dtype.itemsize)
     formats = {0: 32, 1: 40}
     acc_format = registers.take("ACC_FORMAT")
     if acc_format not in formats:
@@ -412,12 +364,3 @@ def _global_scale(registers: Registers) -> tuple[int, int] | None:
     if registers.take("OFM_PRECISION") & _GLOBAL_SCALE:
         return registers.scale("OFM_SCALE")
     return None
-
-
-def _span(registers: Registers, name: str, region: Region, start: int, length: int) -> Span:
-    if start + length > region.size:
-        raise registers.fail(
-            f"{name} takes bytes {start} to {start + length} of {region.name}, "
-            f"which has {region.size}"
-        )
-    return Span(name, region.store, region.offset + start, length)

@@ -6,7 +6,8 @@ import numpy as np
 
 from udc_tf.export.npu import memory
 from udc_tf.export.npu.faults import AccumulatorOverflowError, NpuError
-from udc_tf.export.npu.operations import Block, Span
+from udc_tf.export.npu.operations import Block
+from udc_tf.export.npu.streams import Span
 
 Stores = dict[str, np.ndarray]  # byte stores [batch, bytes]; constant ones have batch 1
 

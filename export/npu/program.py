@@ -21,7 +21,6 @@ from udc_tf.export.npu.operations import (
     Elementwise,
     Operation,
     Pooling,
-    Span,
     build_convolution,
     build_dma,
     build_elementwise,
@@ -30,6 +29,7 @@ from udc_tf.export.npu.operations import (
     reads,
 )
 from udc_tf.export.npu.registers import Registers
+from udc_tf.export.npu.streams import Span
 
 WORK_LIMIT = 2 * 10**11  # multiply-adds of one inference: about 20 seconds on a host
 SHRAM = "SHRAM"

@@ -14,8 +14,9 @@ import numpy as np
 
 from udc_tf.export.npu import memory
 from udc_tf.export.npu.network import NpuNetwork
-from udc_tf.export.npu.operations import Dma, Operation, Span, reads
+from udc_tf.export.npu.operations import Dma, Operation, reads
 from udc_tf.export.npu.output_stage import Stores
+from udc_tf.export.npu.streams import Span
 
 _TELLING_VALUES = 4  # fewer distinct values are found anywhere, so they prove nothing
 _CHANNEL_SEARCH = 4096  # slices of channels tried before giving up

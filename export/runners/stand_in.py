@@ -17,8 +17,9 @@ from udc_tf.export.npu.device import (
     Outcome,
     fault_of,
 )
-from udc_tf.export.npu.operations import Dma, Operation, Span, reads
+from udc_tf.export.npu.operations import Dma, Operation, reads
 from udc_tf.export.npu.output_stage import Stores
+from udc_tf.export.npu.streams import Span
 from udc_tf.export.runners.base import RunFailedError
 
 _COMMANDS_LIMIT = 16 << 20  # bytes; a stream of Vela has some ten thousand
