@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from udc_tf.export.curves import CURVES, Curve
 from udc_tf.export.emitter import Emitter
 from udc_tf.graph import activations
 from udc_tf.graph.activations import Activation
@@ -24,6 +25,8 @@ def apply(
     shape, options = emitter.shape(value), dict(activation.options)
     if activation.operator in _RECIPES:
         output = _RECIPES[activation.operator](emitter, node, value, options, suffix)
+    elif activation.operator in CURVES:
+        output = CURVES[activation.operator](Curve(emitter, node, suffix), value, options)
     else:
         # TFLM cuts a RELU6 off in its input's units and does not scale it to others.
         follows = value if activation.operator == "RELU6" else None

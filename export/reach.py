@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from udc_tf.export.integer_network import IntegerNetwork, Step
 
 Bounds = tuple[float, float]
+_LEVELS = 255  # of 8 bits: what lies nearer to zero than one of them is zero
 Reach = Callable[[Step, list[Bounds]], list[float]]
 
 
@@ -28,6 +29,8 @@ def bounds(network: IntegerNetwork, known: Mapping[int, Bounds]) -> dict[int, Bo
             found[step.output] = found[step.inputs[0]]
         elif step.kind in _REACH and not _has_taps(step):
             corners = _REACH[step.kind](step, [found[index] for index in step.inputs])
+            if step.activation != "NONE":
+                corners = [max(corner, 0.0) for corner in corners]
             found[step.output] = min(corners), max(corners)
     return found
 
@@ -56,8 +59,13 @@ def _of_both_ends(function: Callable[[Step, float], float]) -> Reach:
 
 _REACH: dict[str, Reach] = {
     "ADD": lambda step, inputs: [sum(edges) for edges in zip(*inputs, strict=True)],
+    "SUB": lambda step, inputs: [inputs[0][0] - inputs[1][1], inputs[0][1] - inputs[1][0]],
     "MUL": _products,
+    "ABS": lambda step, inputs: [0.0, *(abs(edge) for edge in inputs[0])],
     "DEPTHWISE_CONV_2D": _affine,
+    "RSQRT": lambda step, inputs: [
+        1 / math.sqrt(max(edge, inputs[0][1] / _LEVELS, 1e-12)) for edge in inputs[0]
+    ],
     "MEAN": _of_both_ends(lambda step, edge: edge),
     "ELU": _of_both_ends(lambda step, edge: edge if edge > 0 else math.expm1(edge)),
     "LEAKY_RELU": _of_both_ends(

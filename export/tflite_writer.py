@@ -190,10 +190,11 @@ def _plain(writer: _Writer, step: Step) -> _Encoded:
 
 
 _PLAIN = {
-    **dict.fromkeys(("LOGISTIC", "TANH", "RELU", "RELU6", "ELU")),
+    **dict.fromkeys(("LOGISTIC", "TANH", "RELU", "RELU6", "ELU", "RSQRT")),
     "QUANTIZE": schema.QuantizeOptionsT,
     "HARD_SWISH": schema.HardSwishOptionsT,
     "ABS": schema.AbsOptionsT,
+    "BATCH_MATMUL": schema.BatchMatMulOptionsT,
     "MAXIMUM": schema.MaximumMinimumOptionsT,
     "MINIMUM": schema.MaximumMinimumOptionsT,
 }

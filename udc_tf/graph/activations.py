@@ -52,11 +52,26 @@ _SILU = Activation("silu", "SILU")
 _HARD_SILU = Activation("hard_silu", "HARD_SWISH")
 _GELU = Activation("gelu", "GELU")
 _TANH_SHRINK = Activation("tanh_shrink", "TANH_SHRINK")
+_SOFTPLUS = Activation("softplus", "SOFTPLUS")
+_LOG_SIGMOID = Activation("log_sigmoid", "LOG_SIGMOID")
+_MISH = Activation("mish", "MISH")
+_SOFTSIGN = Activation("softsign", "SOFTSIGN")
+_SPARSE_PLUS = Activation("sparse_plus", "SPARSE_PLUS")
 _SQUARE = Activation("square", "SQUARE")
+_RSQRT = Activation("rsqrt", "RSQRT")
 _ABS = Activation("abs", "ABS")
 _SELU = Activation("selu", "SELU", {"alpha": 1.6732632423543772, "scale": 1.0507009873554805})
 
 _MIXES_CHANNELS = ("log_softmax", "sparsemax", "glu")
+# What to take instead of those that have no int8 operator.
+_INSTEAD = {
+    "exponential": "take softplus or elu",
+    "glu": "take keras.ops.split, and multiply one half with the sigmoid of the other",
+    "hard_shrink": "take soft_shrink",
+    "log_softmax": "take softmax, or none and a loss with from_logits=True",
+    "sparsemax": "take softmax",
+    "threshold": "take relu",
+}
 
 
 def _leaky(slope: float) -> Activation:
@@ -70,8 +85,24 @@ def _elu(alpha: float) -> Activation:
 def _celu(alpha: float) -> Activation:
     if alpha == 1:
         return _elu(1.0)
-    why = f"a CELU with alpha {alpha} has no int8 operator here, only one with alpha 1"
-    return Activation("celu", refused=why)
+    if not alpha > 0:
+        why = f"a CELU with alpha {alpha} has no int8 operator; take one above zero"
+        return Activation("celu", refused=why)
+    return Activation("celu", "CELU", {"alpha": float(alpha)})
+
+
+def _squareplus(b: float) -> Activation:
+    if not b > 0:
+        why = f"a squareplus with b {b} has no int8 operator; take one above zero"
+        return Activation("squareplus", refused=why)
+    return Activation("squareplus", "SQUAREPLUS", {"b": float(b)})
+
+
+def _soft_shrink(threshold: float) -> Activation:
+    if threshold < 0:
+        why = f"a soft_shrink with threshold {threshold} has no int8 operator; take one above zero"
+        return Activation("soft_shrink", refused=why)
+    return Activation("soft_shrink", "SOFT_SHRINK", {"threshold": float(threshold)})
 
 
 def _ramp(name: str, low: float, high: float, factor: float = 1, offset: float = 0) -> Activation:
@@ -107,6 +138,13 @@ _FUNCTIONS: dict[Callable, Activation] = {
     keras.activations.sparse_sigmoid: _ramp("sparse_sigmoid", 0, 1, 0.5, 0.5),
     keras.activations.hard_tanh: _ramp("hard_tanh", -1, 1),
     keras.activations.tanh_shrink: _TANH_SHRINK,
+    keras.activations.softplus: _SOFTPLUS,
+    keras.activations.log_sigmoid: _LOG_SIGMOID,
+    keras.activations.mish: _MISH,
+    keras.activations.softsign: _SOFTSIGN,
+    keras.activations.squareplus: _squareplus(4.0),
+    keras.activations.sparse_plus: _SPARSE_PLUS,
+    keras.activations.soft_shrink: _soft_shrink(0.5),
 }
 # The same functions by the names that others give them.
 _FUNCTIONS |= {
@@ -130,7 +168,16 @@ _OPERATIONS: dict[str, Activation | Callable[[Any], Activation]] = {
     "TanhShrink": _TANH_SHRINK,
     "Gelu": _GELU,
     "Selu": _SELU,
+    "Softplus": _SOFTPLUS,
+    "LogSigmoid": _LOG_SIGMOID,
+    "Mish": _MISH,
+    "Softsign": _SOFTSIGN,
+    "SoftSign": _SOFTSIGN,
+    "SparsePlus": _SPARSE_PLUS,
+    "Squareplus": lambda operation: _squareplus(operation.b),
+    "SoftShrink": lambda operation: _soft_shrink(operation.threshold),
     "Square": _SQUARE,
+    "Rsqrt": _RSQRT,
     "Abs": _ABS,
     "Absolute": _ABS,
     "Elu": lambda operation: _elu(operation.alpha),
@@ -147,8 +194,8 @@ def of_function(function: Callable | None) -> Activation:
 
     >>> of_function(keras.activations.relu).operator
     'RELU'
-    >>> of_function(keras.activations.softplus).refused
-    "the activation 'softplus' has no int8 operator here; take relu, gelu or silu"
+    >>> of_function(keras.activations.exponential).refused
+    "the activation 'exponential' has no int8 operator here; take softplus or elu"
     """
     if function is None:
         return LINEAR
@@ -161,7 +208,7 @@ def of_function(function: Callable | None) -> Activation:
     return Activation(
         name,
         mixes_channels=own or name in _MIXES_CHANNELS,
-        refused=f"{what} has no int8 operator here; take relu, gelu or silu",
+        refused=f"{what} has no int8 operator here; {_INSTEAD.get(name, 'take relu, gelu or silu')}",
     )
 
 
