@@ -61,6 +61,8 @@ class Curve:
 
 def beyond(curve: Curve, value: int, number: float, largest: bool) -> int:
     """The larger, or smaller, of a value and a number."""
+    if largest and not number:
+        return curve.apply("RELU", value)
     sign = 1.0 if largest else -1.0
     rest = curve.line(value, sign, -sign * number, "rest", relu=True)
     return curve.line(rest, sign, number)

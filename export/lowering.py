@@ -12,7 +12,8 @@ import keras
 import numpy as np
 from keras import layers as kl
 
-from udc_tf.export import composites, folding, structure
+from udc_tf.export import composites, folding, reducing, structure
+from udc_tf.export.curves import Curve, beyond
 from udc_tf.export.emitter import Emitter, laid_out
 from udc_tf.export.errors import ConversionError
 from udc_tf.export.integer_network import Constant, IntegerNetwork
@@ -28,6 +29,7 @@ from udc_tf.graph.layer_rules import (
     refusal,
     rule_of_node,
 )
+from udc_tf.graph.numeric_rules import number_beside
 from udc_tf.graph.trace import Graph, Node, TensorRef, trace
 from udc_tf.graph.uses import Uses
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
@@ -135,6 +137,9 @@ class _Lowering:
             slopes = Constant.of(node.layer.alpha.numpy())
             shape = self._emitter.shape(value)
             return self._emitter.emit("PRELU", node, (value,), shape, options={"slopes": slopes})
+        if rule.operator in ("MAXIMUM_NUMBER", "MINIMUM_NUMBER"):
+            largest = rule.operator.startswith("MAXIMUM")
+            return beyond(Curve(self._emitter, node), value, number_beside(node), largest)
         activation = activation_of_node(node)
         if activation.operator is not None:
             return composites.apply(self._emitter, node, value, activation)
@@ -281,6 +286,14 @@ class _Lowering:
         inputs = self._inputs(node)
         if operator == "RESHAPE":
             return emitter.reshape(node, inputs[0], shape)
+        if operator in ("MEAN", "SUM", "MAX_POOL_2D") and reducing.reduces_channels(node):
+            value = reducing.over_channels(emitter, node, inputs[0], operator)
+            return emitter.reshape(node, value, shape)
+        if operator == "PACK":
+            axis = structure.options_of(operator, node)["axis"]
+            each = (*shape[:axis], 1, *shape[axis + 1 :])
+            inputs = [emitter.reshape(node, x, each, f"_{n}") for n, x in enumerate(inputs)]
+            operator = "CONCATENATION"
         total = operator == "SUM"
         operator = "MEAN" if total else operator
         options = structure.options_of(operator, node)

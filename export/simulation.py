@@ -194,6 +194,7 @@ _OPERATIONS = {
     "TRANSPOSE": lambda step, inputs, shape: tf.transpose(inputs[0], step.options["order"]),
     "MAXIMUM": lambda step, inputs, shape: tf.maximum(*inputs),
     "MINIMUM": lambda step, inputs, shape: tf.minimum(*inputs),
+    "BATCH_MATMUL": lambda step, inputs, shape: tf.linalg.matmul(*inputs),
     "RSQRT": lambda step, inputs, shape: tf.math.rsqrt(inputs[0]),
     "ABS": lambda step, inputs, shape: tf.abs(inputs[0]),
     "ELU": lambda step, inputs, shape: tf.nn.elu(inputs[0]),

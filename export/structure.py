@@ -55,11 +55,18 @@ def _pool(node: Node) -> dict[str, Any]:
         sizes = tuple((shape[a] or 1) if a in axes else 1 for a in range(1, len(shape) - 1))
         size = of_image(sizes)
         return {"size": size, "strides": size, "padding": "VALID"}
+    spatial = len(node.inputs[0].shape) - 2
+    window = _each(layer.pool_size, spatial)
     return {
-        "size": of_image(tuple(layer.pool_size)),
-        "strides": of_image(tuple(layer.strides)),
+        "size": of_image(window),
+        "strides": of_image(window if layer.strides is None else _each(layer.strides, spatial)),
         "padding": layer.padding.upper(),
     }
+
+
+def _each(sizes: int | tuple[int, ...], axes: int) -> tuple[int, ...]:
+    """Operations of keras.ops may be given one number for all axes."""
+    return (sizes,) * axes if isinstance(sizes, int) else tuple(sizes)
 
 
 def _reduce(node: Node) -> dict[str, Any]:
@@ -101,5 +108,7 @@ _OPTIONS = {
     "RESIZE_NEAREST_NEIGHBOR": _resize,
     "RESIZE_BILINEAR": _resize,
     "CONCATENATION": _concatenate,
+    "PACK": _concatenate,
+    "BATCH_MATMUL": lambda node: {},
     "TRANSPOSE": _transpose,
 }

@@ -145,10 +145,10 @@ class TestFlash:
         kernels = 12 + 12 + 16
         channels = 10 * (4 + 4 + 2)
         # Six operators: three convolutions, concatenation, the batch norm that cannot be folded
-        # and PReLU (both with a weight and a scale per channel, which is more than slopes take).
-        assert arch.flash_bytes == 1000 + 600 + kernels + channels + 8 * 11 + 8 * 11
+        # (with a weight and a scale per channel) and PReLU (with a slope).
+        assert arch.flash_bytes == 1000 + 600 + kernels + channels + 8 * 11 + 8 * 1
 
-    def test_a_softmax_is_not_free(self):
+    def test_activations_that_are_operators_are_not_free(self):
         def predicted(activation):
             inputs = keras.Input((8,))
             model = keras.Model(inputs, kl.Dense(4, activation=activation)(inputs))
@@ -156,7 +156,12 @@ class TestFlash:
             search = udc_tf.make_searchable(model, udc_tf.SearchSpace(bits=(4, 8)), target)
             return describe(search, _chosen(search, lambda n: 0)).flash_bytes
 
-        assert predicted("softmax") == predicted(None) + 10 * udc_tf.SizeModel().per_operator
+        each = udc_tf.SizeModel().per_operator
+        assert predicted("softmax") == predicted(None) + 10 * each
+        # The latter has five factors and offsets per channel.
+        assert predicted("silu") == predicted(None) + 2 * each
+        assert predicted("softplus") == predicted(None) + 4 * each + 4 * 5 * 11
+        assert predicted("relu") == predicted("tanh") == predicted(None)
 
 
 class TestBoundFlash:

@@ -94,6 +94,10 @@ SEQUENCES = {
     "dropout and softmax": lambda x: kl.Dense(4, activation="softmax")(
         kl.Flatten()(kl.SpatialDropout1D(0.1)(conv(x)))
     ),
+    "stacked": lambda x: head(
+        conv(ops.stack([conv(x), conv(x)], axis=1)) + conv(ops.stack([conv(x)] * 2, 1))
+    ),
+    "matrix product": lambda x: ops.matmul(ops.swapaxes(conv(x), 1, 2), conv(x, None)),
     "joined in time": lambda x: head(
         kl.Concatenate(axis=1)([conv(x), kl.Add()([conv(x), conv(x)])])
     ),
@@ -150,7 +154,8 @@ class TestElementwise:
 
 ACTIVATIONS = (
     *("elu", "celu", "selu", "gelu", "silu", "hard_silu", "leaky_relu", "relu6", "tanh"),
-    *("sigmoid", "hard_sigmoid", "sparse_sigmoid", "hard_tanh", "tanh_shrink"),
+    *("sigmoid", "hard_sigmoid", "sparse_sigmoid", "hard_tanh", "tanh_shrink", "softplus", "mish"),
+    *("log_sigmoid", "softsign", "squareplus", "sparse_plus", "soft_shrink"),
 )
 _SLOPES = keras.initializers.RandomUniform(-0.5, 0.5)
 ACTIVATION_LAYERS = {
@@ -161,6 +166,11 @@ ACTIVATION_LAYERS = {
     "ELU(alpha=0.5)": lambda x: head(kl.ELU(alpha=0.5)(conv(x, None))),
     "PReLU": lambda x: head(kl.PReLU(_SLOPES, shared_axes=[1, 2])(conv(x, None))),
     "clip": lambda x: head(ops.clip(conv(x, None), -0.5, 0.7)),
+    "celu": lambda x: head(ops.celu(conv(x, None), 0.5)),
+    "rsqrt": lambda x: head(ops.rsqrt(conv(x, "sigmoid") + 0.5)),
+    "maximum and minimum with numbers": lambda x: head(
+        ops.minimum(0.5, ops.maximum(conv(x, None), -0.3)) + ops.maximum(conv(x, None), 0.0)
+    ),
 }
 
 
@@ -176,10 +186,10 @@ class TestActivations:
     def test_a_prelu_for_each_position(self):
         arrives(IMAGE, lambda x: head(kl.PReLU(_SLOPES)(conv(x, None))))
 
-    @pytest.mark.parametrize("name", ["softplus", "mish", "exponential", "log_softmax"])
+    @pytest.mark.parametrize("name", ["exponential", "log_softmax"])
     def test_what_has_no_operator_is_refused(self, name):
         model = built(IMAGE, lambda x: head(kl.Activation(name, name="odd")(conv(x, None))))
-        with pytest.raises(ConversionError, match=f"`odd` .*{name}.* take relu"):
+        with pytest.raises(ConversionError, match=f"`odd` .*{name}.* take soft"):
             to_int8(model)
 
 
@@ -201,6 +211,17 @@ MOVING = {
     "cropped, then transposed": lambda x: head(
         kl.Conv2DTranspose(5, 3, strides=2, padding="same")(kl.Cropping2D(1)(conv(x)))
     ),
+    "spatial attention": lambda x: head(_attended(conv(x))),
+    "mean and max of all": lambda x: kl.Dense(3)(
+        ops.mean(conv(x), (1, 2, 3), keepdims=True) + ops.max(conv(x), (1, 2, 3), keepdims=True)
+    ),
+    "swapped and moved": lambda x: head(ops.moveaxis(ops.swapaxes(conv(x), 1, 2), -1, 1)),
+    "pooling of keras.ops": lambda x: head(
+        ops.average_pool(ops.max_pool(conv(x), 2), (3, 3), 1, "same")
+    ),
+    "resized": lambda x: head(
+        kl.Resizing(16, 16)(conv(x)) + ops.image.resize(conv(x), (16, 16), "nearest")
+    ),
     "sum": lambda x: kl.Dense(4)(ops.sum(conv(x), axis=(1, 2))),
     "reshape": lambda x: head(conv(ops.reshape(conv(x), (-1, 16, 24)))),
     "split and concatenate": lambda x: head(
@@ -213,6 +234,12 @@ MOVING = {
         kl.ReLU()(kl.BatchNormalization()(kl.Conv2D(8, 3, groups=2)(conv(x))))
     ),
 }
+
+
+def _attended(x):
+    """As CBAM weighs positions, by the mean and the maximum of their channels."""
+    seen = ops.concatenate([ops.mean(x, -1, keepdims=True), ops.max(x, -1, keepdims=True)], -1)
+    return x * kl.Conv2D(1, 3, padding="same", activation="sigmoid")(seen)
 
 
 class TestMoving:
@@ -237,8 +264,11 @@ class TestMoving:
         ("layers", "why"),
         [
             (lambda x: 1.0 / conv(x), "a number divided by a tensor"),
-            (lambda x: ops.mean(conv(x), axis=-1, keepdims=True), "over the channels"),
-            (lambda x: ops.max(conv(x), axis=-1, keepdims=True), "over the channels"),
+            (lambda x: ops.mean(conv(x), axis=0), "over the batch"),
+            (lambda x: ops.image.resize(conv(x), (12, 12), "nearest"), "take a multiple"),
+            (lambda x: ops.matmul(conv(x), np.ones((6, 4))), "matrix product of the shapes"),
+            (lambda x: kl.Add()([conv(x), np.ones((1, 8, 8, 6))]), "x . constant"),
+            (lambda x: ops.maximum(conv(x), np.ones((8, 6))), "for each element"),
             (lambda x: conv(x)[:, ::2], "a slice with steps"),
             (lambda x: conv(x) * np.ones((8, 8, 6), "float32"), "one number per channel"),
             (lambda x: kl.LayerNormalization()(conv(x)), "take BatchNormalization"),

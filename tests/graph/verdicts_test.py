@@ -176,7 +176,7 @@ class TestEveryLayer:
         alone = keras.Model(x, kl.Activation(function, name="tested")(stem))
         assert (inside is None) == (_right_or_refused(alone, "tested") is None)
         if inside is not None:
-            assert "; take " in inside and "relu" in inside
+            assert "; take " in inside
 
 
 @keras.saving.register_keras_serializable("verdicts_test")

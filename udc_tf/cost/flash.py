@@ -197,8 +197,14 @@ class BoundFlash:
         return self.model.fixed + total(self.layer_bytes(counts)) + total(fixed)
 
 
-# Vela makes some thirty small operations and two tables of a softmax: about 2.9 kB, or ten.
-_OPERATIONS = {None: 0, "SOFTMAX": 10}
+# Vela makes some thirty small operations and two tables of a softmax: about 2.9 kB, or ten. What is
+# written as several operators has no weights in most of them, so that it counts as fewer.
+_OPERATIONS: dict[str | None, int] = {
+    None: 0,
+    **{"SOFTMAX": 10, "BATCH_MATMUL": 7, "SILU": 2, "TANH_SHRINK": 2, "SPARSE_PLUS": 2},
+    **{"SOFT_SHRINK": 2, "CELU": 2, "GELU": 3, "SELU": 3, "SOFTSIGN": 3, "SQUAREPLUS": 3},
+    **{"SOFTPLUS": 4, "LOG_SIGMOID": 4, "MISH": 5},
+}
 _SCALE_RECORD = 10.0  # bytes per channel of an operation with weights
 
 
@@ -209,4 +215,5 @@ def operations(price: Price) -> int:
 
 def bytes_per_channel(price: Price) -> float:
     """Bytes that a part of the network without a searched kernel takes per channel."""
-    return _SCALE_RECORD + price.weights * price.bits / 8 if price.weights else 0.0
+    scales = float(price.weights > 0) if price.scales is None else price.scales
+    return scales * _SCALE_RECORD + price.weights * price.bits / 8

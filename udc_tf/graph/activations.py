@@ -189,6 +189,14 @@ _OPERATIONS: dict[str, Activation | Callable[[Any], Activation]] = {
 OPERATIONS = tuple(_OPERATIONS)
 
 
+# Of those that are written as several operators: how many of these scale channels and shift them,
+# each with a factor and an offset per channel.
+LINES = {
+    **{"SOFTPLUS": 5, "LOG_SIGMOID": 5, "MISH": 5, "SQUAREPLUS": 2, "SPARSE_PLUS": 2, "CELU": 2},
+    **{"SOFT_SHRINK": 2, "SOFTSIGN": 1, "GELU": 1, "SELU": 1, "RAMP": 1, "LIMIT": 2},
+}
+
+
 def of_function(function: Callable | None) -> Activation:
     """What a layer's `activation` is.
 
@@ -203,12 +211,13 @@ def of_function(function: Callable | None) -> Activation:
         if function in _FUNCTIONS:
             return _FUNCTIONS[function]
     name = getattr(function, "__name__", type(function).__name__)
+    instead = _INSTEAD.get(name, "take relu, gelu or silu")
     own = getattr(keras.activations, name, None) is not function
     what = f"a function of its own, {name!r}," if own else f"the activation {name!r}"
     return Activation(
         name,
         mixes_channels=own or name in _MIXES_CHANNELS,
-        refused=f"{what} has no int8 operator here; {_INSTEAD.get(name, 'take relu, gelu or silu')}",
+        refused=f"{what} has no int8 operator here; {instead}",
     )
 
 

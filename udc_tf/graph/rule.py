@@ -38,12 +38,14 @@ class Price:
             size model to say.
         weights: constants per channel, `bits` each.
         macs: multiply-accumulates per channel.
+        scales: scales per channel; None means one where there are weights.
     """
 
     operator: str | None = None
     weights: float = 0.0
     bits: float = 8.0
     macs: float = 0.0
+    scales: float | None = None
 
 
 def free(node: Node) -> Price:

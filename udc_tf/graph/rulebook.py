@@ -14,6 +14,15 @@ from keras import layers as kl
 
 from udc_tf.graph import activations, shapes
 from udc_tf.graph.affine import Affine
+from udc_tf.graph.numeric_rules import (
+    activation_price,
+    extremum,
+    has_constants,
+    matrix_product,
+    mean_as_convolution,
+    reduction,
+    resizing,
+)
 from udc_tf.graph.refused_layers import missing, refused
 from udc_tf.graph.rule import Channels, Entry, Price, Range, Rule, free, one
 from udc_tf.graph.trace import Node
@@ -81,17 +90,16 @@ def _activation(layer: Any, node: Node | None) -> Rule:
             refused(activation.refused, activation.name),
             channels=Channels.READS_WHOLE if activation.mixes_channels else Channels.PASSES,
         )
-    # The NPU applies a table or a limit where the operator before it ends.
-    free_of_charge = activation.operator in ("RELU", "RELU6", "LOGISTIC", "TANH", "HARD_SWISH")
     return Rule(
         activation.operator,
         Channels.READS_WHOLE if activation.mixes_channels else Channels.PASSES,
-        price=free if free_of_charge or not activation.operator else one(activation.operator),
+        price=lambda node: activation_price(activation, node),
     )
 
 
-def _prelu(layer: kl.PReLU, node: Node | None) -> Rule:
-    return Rule("PRELU", price=lambda node: Price("PRELU", weights=1.0))
+def _slopes(node: Node) -> Price:
+    """One byte for each slope, and no scale."""
+    return Price("PRELU", weights=float(math.prod(node.layer.alpha.shape[:-1])), scales=0.0)
 
 
 # y = factor * x + offset.
@@ -147,61 +155,23 @@ def _arithmetic(operator: str | None) -> Entry:
     return entry
 
 
-def _elementwise(operator: str) -> Rule:
-    return Rule(operator, Channels.TIES, takes_relu=True, price=one(operator))
+def _elementwise(operator: str, takes_relu: bool = True) -> Rule:
+    return Rule(operator, Channels.TIES, takes_relu=takes_relu, price=one(operator))
 
 
-def _extremum(operator: str) -> Entry:
-    """The larger or smaller of several tensors, which must have one scale; or of one and zero."""
+def _merging(operator: str, takes_relu: bool = True) -> Entry:
+    """A layer that merges tensors."""
 
     def entry(layer: Any, node: Node | None) -> Rule:
-        if node is not None and len(node.inputs) < 2:
-            why = f"{type(layer).__name__} with a number; take keras.ops.clip or a ReLU"
-            return refused(f"there is no int8 operator for {why}", operator)
-        return Rule(operator, Channels.TIES, Range.JOINED, price=one(operator))
+        if node is not None and has_constants(node):
+            why = f"the layer {type(layer).__name__} with a constant has no int8 operator here"
+            return refused(f"{why}; take keras.ops or `x + constant`", operator)
+        return _elementwise(operator, takes_relu)
 
     return entry
 
 
-# Reducing, moving, joining.
-
-
-def _mean_as_convolution(node: Node) -> Price:
-    """Vela makes a depthwise convolution with ones of a mean: about a bit per position."""
-    taps = math.prod(d or 1 for d in node.inputs[0].shape[1:-1])
-    return Price("MEAN", weights=float(taps), bits=1.0)
-
-
-def _reduction(operator: str) -> Entry:
-    """A mean, a sum or a maximum over positions.
-
-    The maximum is that of a window: behind and in front of some operators, Vela 5.2 gets TFLite's
-    own REDUCE_MAX and REDUCE_MIN wrong.
-    """
-
-    def entry(layer: Any, node: Node | None) -> Rule:
-        rank = None if node is None else len(node.inputs[0].shape)
-        axes = shapes.reduced_axes(layer, rank or 4)
-        kind = type(layer).__name__
-        if not axes or 0 in axes:
-            return refused(f"{kind} over the batch has no int8 operator", kind)
-        if (rank or 4) - 1 in axes:
-            why = f"{kind} over the channels is not run by the NPU; take a Dense or Conv2D layer"
-            return refused(why, kind)
-        if operator == "MAX_POOL_2D":
-            return _keeps(operator)
-        return Rule(operator, price=_mean_as_convolution)
-
-    return entry
-
-
-def _resize(layer: Any, node: Node | None) -> Rule:
-    interpolation = getattr(layer, "interpolation", "nearest")  # UpSampling1D has no other
-    operators = {"nearest": "RESIZE_NEAREST_NEIGHBOR", "bilinear": "RESIZE_BILINEAR"}
-    if interpolation not in operators:
-        why = f"the interpolation {interpolation!r} has no int8 operator here; take 'nearest'"
-        return refused(why, "RESIZE_BILINEAR", Channels.PASSES, Range.KEPT)
-    return _keeps(operators[interpolation])
+# Moving and joining.
 
 
 def _permutation(layer: Any, node: Node | None) -> Rule:
@@ -238,6 +208,19 @@ def _padding(layer: Any, node: Node | None) -> Rule:
     return Rule("PAD", channels, Range.KEPT, price=free)
 
 
+def _joining(operator: str) -> Entry:
+    """Tensors side by side; the channels of a stack are whole, or are one tensor each."""
+    channels = Channels.APPENDS if operator == "CONCATENATION" else Channels.READS_WHOLE
+
+    def entry(layer: Any, node: Node | None) -> Rule:
+        if node is not None and has_constants(node):
+            why = "a constant cannot be joined with tensors; add it to the kernel before or behind"
+            return refused(why, operator)
+        return Rule(operator, channels, Range.JOINED, price=one("CONCATENATION"))
+
+    return entry
+
+
 def _keeps(operator: str, price: Callable[[Node], Price] | None = None) -> Rule:
     return Rule(operator, range=Range.KEPT, price=price or one(operator))
 
@@ -245,7 +228,6 @@ def _keeps(operator: str, price: Callable[[Node], Price] | None = None) -> Rule:
 _NOTHING = Rule(range=Range.KEPT)
 _MOVES = Rule("RESHAPE", Channels.RESHAPES, Range.KEPT)
 _MOVES_WHOLE = Rule("RESHAPE", Channels.READS_WHOLE, Range.KEPT)  # sizes are part of the operation
-_JOINS = Rule("CONCATENATION", Channels.APPENDS, Range.JOINED, price=one("CONCATENATION"))
 
 _CONVOLUTION = _kernel("Conv2D", "CONV_2D")
 _CONVOLUTION_1D = _kernel("Conv1D", "CONV_2D")
@@ -274,30 +256,31 @@ LAYERS: dict[type, Entry] = {
     kl.Normalization: _normalization,
     # Activations.
     **dict.fromkeys((kl.Activation, kl.ReLU, kl.Softmax, kl.LeakyReLU, kl.ELU), _activation),
-    kl.PReLU: _prelu,
+    kl.PReLU: Rule("PRELU", price=_slopes),
     # Elementwise.
-    kl.Add: _elementwise("ADD"),
-    kl.Subtract: _elementwise("SUB"),
-    kl.Multiply: _elementwise("MUL"),
-    kl.Average: dataclasses.replace(_elementwise("AVERAGE"), takes_relu=False),
-    kl.Maximum: _extremum("MAXIMUM"),
-    kl.Minimum: _extremum("MINIMUM"),
+    kl.Add: _merging("ADD"),
+    kl.Subtract: _merging("SUB"),
+    kl.Multiply: _merging("MUL"),
+    kl.Average: _merging("AVERAGE", takes_relu=False),
+    kl.Maximum: extremum("MAXIMUM"),
+    kl.Minimum: extremum("MINIMUM"),
     # Pooling.
     **dict.fromkeys((kl.MaxPooling1D, kl.MaxPooling2D), _keeps("MAX_POOL_2D")),
     **dict.fromkeys((kl.AveragePooling1D, kl.AveragePooling2D), _keeps("AVERAGE_POOL_2D")),
     **dict.fromkeys((kl.GlobalMaxPooling1D, kl.GlobalMaxPooling2D), _keeps("MAX_POOL_2D")),
-    kl.GlobalAveragePooling1D: Rule("MEAN", price=_mean_as_convolution),
-    kl.GlobalAveragePooling2D: Rule("MEAN", price=_mean_as_convolution),
+    kl.GlobalAveragePooling1D: Rule("MEAN", price=mean_as_convolution),
+    kl.GlobalAveragePooling2D: Rule("MEAN", price=mean_as_convolution),
     # Moving, padding and joining.
     kl.Flatten: _MOVES,
     kl.Reshape: _MOVES,
     kl.Permute: _permutation,
-    kl.RepeatVector: _resize,
+    kl.RepeatVector: resizing,
     **dict.fromkeys((kl.ZeroPadding1D, kl.ZeroPadding2D), _keeps("PAD", free)),  # part of a reader
     **dict.fromkeys((kl.Cropping1D, kl.Cropping2D), _keeps("STRIDED_SLICE", free)),
-    kl.UpSampling1D: _resize,
-    kl.UpSampling2D: _resize,
-    kl.Concatenate: _JOINS,
+    kl.UpSampling1D: resizing,
+    kl.UpSampling2D: resizing,
+    kl.Resizing: resizing,
+    kl.Concatenate: _joining("CONCATENATION"),
     # Nothing is left of these: they do something in training only.
     **dict.fromkeys((kl.Dropout, kl.SpatialDropout1D, kl.SpatialDropout2D), _NOTHING),
     **dict.fromkeys((kl.AlphaDropout, kl.GaussianNoise, kl.GaussianDropout), _NOTHING),
@@ -322,16 +305,24 @@ OPERATIONS: dict[str, Entry] = {
     "Subtract": _arithmetic("SUB"),
     "Multiply": _arithmetic("MUL"),
     **dict.fromkeys(("Divide", "TrueDivide", "Negative"), _arithmetic(None)),
-    "Maximum": _extremum("MAXIMUM"),
-    "Minimum": _extremum("MINIMUM"),
+    "Maximum": extremum("MAXIMUM"),
+    "Minimum": extremum("MINIMUM"),
     **dict.fromkeys(activations.OPERATIONS, _activation),
-    "Mean": _reduction("MEAN"),
-    "Sum": _reduction("SUM"),
-    "Max": _reduction("MAX_POOL_2D"),
+    "Mean": reduction("MEAN"),
+    "Sum": reduction("SUM"),
+    "Max": reduction("MAX_POOL_2D"),
     "Min": missing("Min", "take -keras.ops.max(-x)"),
-    "Concatenate": _JOINS,
+    "Amax": reduction("MAX_POOL_2D"),
+    "Amin": missing("Amin", "take -keras.ops.max(-x)"),
+    "Matmul": matrix_product,
+    "Concatenate": _joining("CONCATENATION"),
+    "Stack": _joining("PACK"),
     **dict.fromkeys(("Reshape", "Squeeze", "ExpandDims"), _MOVES_WHOLE),
-    "Transpose": _permutation,
+    **dict.fromkeys(("Transpose", "Swapaxes", "Moveaxis"), _permutation),
+    "MaxPool": _keeps("MAX_POOL_2D"),
+    "AveragePool": _keeps("AVERAGE_POOL_2D"),
+    "Resize": resizing,
+    "Copy": _NOTHING,
     "Split": _slicing,
     "GetItem": _slicing,
     "Pad": _padding,

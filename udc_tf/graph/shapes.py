@@ -4,6 +4,7 @@ import itertools
 from typing import Any, cast
 
 import keras
+import numpy as np
 
 from udc_tf.graph.trace import Node
 
@@ -31,6 +32,15 @@ def permutation(layer: Any, rank: int) -> tuple[int, ...]:
     """
     if isinstance(layer, keras.layers.Permute):
         return (0, *layer.dims)
+    if hasattr(layer, "axis1"):
+        order = list(range(rank))
+        one, other = layer.axis1 % rank, layer.axis2 % rank
+        order[one], order[other] = other, one
+        return tuple(order)
+    if hasattr(layer, "destination"):
+        numbered = np.empty([n + 1 for n in range(rank)])  # each axis is known by its size
+        moved = np.moveaxis(numbered, layer.source, layer.destination)
+        return tuple(size - 1 for size in moved.shape)
     if layer.axes is None:
         return tuple(reversed(range(rank)))
     return tuple(a % rank for a in layer.axes)

@@ -16,6 +16,7 @@ from udc_tf.graph.layer_rules import (
     kernel_kind,
     rule_of_node,
 )
+from udc_tf.graph.numeric_rules import activation_price
 from udc_tf.graph.trace import Graph, Node
 from udc_tf.graph.uses import Uses
 from udc_tf.layers.choice import Mix
@@ -51,10 +52,12 @@ def plan_search(graph: Graph, channels: ChannelGroups, space: SearchSpace) -> Pl
                 layers[earlier] = dataclasses.replace(first, positions=total)
                 continue
             layers.append(_priced(node, channels, space, left_out))
-            if activation_of_node(node).name == "softmax":
-                outputs = channels.map_of(node.output)
-                softmax = f"{node.name} (softmax)"
-                fixed.append(FixedPart(softmax, outputs, Price("SOFTMAX"), gates=node.gates))
+            activation = activation_of_node(node)
+            if not activation.fuses:
+                outputs, price = channels.map_of(node.output), activation_price(activation, node)
+                behind = f"{node.name} ({activation.name})"
+                if price.operator is not None:
+                    fixed.append(FixedPart(behind, outputs, price, gates=node.gates))
         else:
             part = _fixed_part(node, channels, shared, left_out)
             free = id(node) in folded
