@@ -30,7 +30,7 @@ from udc_tf.layers.kernels import (
 from udc_tf.layers.layer_options import LayerOptions
 from udc_tf.layers.links import KernelLinks
 from udc_tf.layers.mixture import mixed_kernels
-from udc_tf.quantize import masks, quantizers
+from udc_tf.quantize import masks, quantizers, ranking
 
 
 class SearchableKernel(KernelLayer):
@@ -84,7 +84,7 @@ class SearchableKernel(KernelLayer):
                 name="buckets",
                 shape=self.theta.shape,
                 initializer="zeros",
-                dtype="int32",  # TensorFlow cannot send int8 between workers
+                dtype="float32",  # GPUs hold no int32 variables, and workers exchange no int8
                 trainable=False,
                 aggregation="only_first_replica",
             )
@@ -180,17 +180,22 @@ class SearchableKernel(KernelLayer):
             active *= tf.reshape(mask, along)
         return active
 
-    def ranked_buckets(self, theta: np.ndarray, activity: np.ndarray) -> np.ndarray:
-        """Theta ranked anew."""
-        return masks.nested_buckets(np.abs(theta), activity, self.options.sparsities or ())
+    def ranked_buckets(self, pi: tf.Tensor, sorting: bool) -> tf.Tensor:
+        """Theta ranked anew, under the probabilities of all decisions."""
+        return ranking.nested_buckets(
+            tf.abs(tf.convert_to_tensor(self.theta)),
+            self.activity(pi),
+            self.options.sparsities or (),
+            sorting=sorting,
+        )
 
-    def followed_ranges(self, theta: np.ndarray, now: np.ndarray, share: float) -> np.ndarray:
+    def followed_ranges(self, share: float) -> tf.Tensor:
         """The logarithms of the ranges, moved by `share` towards what fits theta best.
 
         A weight beyond its range has no gradient, so a range must not stay behind.
         """
-        best = [quantizers.initial_range(theta, b) for b in self.options.bits or ()]
-        return ((1 - share) * now + share * np.log(best)).astype(np.float32)
+        best = quantizers.initial_ranges(tf.convert_to_tensor(self.theta), self.options.bits or ())
+        return (1 - share) * tf.convert_to_tensor(self.log_ranges) + share * tf.math.log(best)
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -13,6 +13,8 @@ import tensorflow as tf
 
 FLOAT_BITS = 32
 _SMALLEST_RANGE = 1e-8
+_CANDIDATES = np.linspace(0.1, 1.0, 37, dtype=np.float32)  # of the largest weight
+_SAMPLE = 1024  # weights decide the optimum; all of a large layer would only cost time
 
 
 def integer_levels(bits: int) -> int:
@@ -67,10 +69,33 @@ def initial_range(theta: np.ndarray, bits: int) -> float:
     largest = max(float(magnitude.max()), _SMALLEST_RANGE)
     if bits >= 8:
         return largest
-    candidates = np.float32(largest) * np.linspace(0.1, 1.0, 37, dtype=np.float32)
+    candidates = np.float32(largest) * _CANDIDATES
     steps = candidates[:, None] / integer_levels(bits)
-    # A thousand weights decide the optimum; all of a large layer would only cost time.
-    sample = magnitude[:: max(1, magnitude.size // 1024)]
+    sample = magnitude[:: max(1, magnitude.size // _SAMPLE)]
     clipped = np.minimum(sample[None], candidates[:, None])
     error = np.round(clipped / steps) * steps - sample[None]
     return float(candidates[np.einsum("cw,cw->c", error, error).argmin()])
+
+
+def initial_ranges(theta: tf.Tensor, bits: tuple[int, ...]) -> tf.Tensor:
+    """`initial_range` of every option, as part of a graph.
+
+    >>> initial_ranges(tf.constant([-1.0, 1.0, 0.5, -0.5]), (1, 8)).numpy().tolist()
+    [0.75, 1.0]
+    """
+    magnitude = tf.abs(tf.reshape(theta, [-1]))
+    largest = tf.maximum(tf.reduce_max(magnitude), _SMALLEST_RANGE)
+    mean = tf.maximum(tf.reduce_mean(magnitude), _SMALLEST_RANGE)
+    few = [b for b in bits if 1 < b < 8]
+    fits = iter(tf.unstack(_best_candidates(magnitude, largest, few)) if few else ())
+    return tf.stack([mean if b == 1 else largest if b >= 8 else next(fits) for b in bits])
+
+
+def _best_candidates(magnitude: tf.Tensor, largest: tf.Tensor, bits: list[int]) -> tf.Tensor:
+    levels = np.asarray([integer_levels(b) for b in bits], np.float32)[:, None, None]
+    candidates = largest * _CANDIDATES
+    steps = candidates[None, :, None] / levels
+    sample = magnitude[:: max(1, magnitude.shape[0] // _SAMPLE)]
+    clipped = tf.minimum(sample[None], candidates[:, None])[None]
+    error = tf.round(clipped / steps) * steps - sample
+    return tf.gather(candidates, tf.argmin(tf.reduce_sum(tf.square(error), axis=-1), axis=-1))

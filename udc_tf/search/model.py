@@ -16,11 +16,11 @@ from udc_tf.cost.targets import Target, loadable, target_from_dict
 from udc_tf.layers.current_sample import following
 from udc_tf.layers.searchable_kernels import SearchableKernel
 from udc_tf.search import decisions, start
-from udc_tf.search.followers import followers_of
+from udc_tf.search.followers import rank_anew
 from udc_tf.search.linking import link_layer
 from udc_tf.search.problem import SearchProblem
 from udc_tf.search.reachable import Reachable, reachable
-from udc_tf.search.run_plan import SetOut, plan_run, training_state, with_last
+from udc_tf.search.run_plan import SetOut, StopsToSetOut, plan_run, training_state, with_last
 from udc_tf.search.samples import Samples, predict_by_samples
 from udc_tf.search.search_step import search_step
 from udc_tf.search.settings import SearchSettings
@@ -34,7 +34,7 @@ _STATISTICS_BATCHES = 8
 
 
 @keras.saving.register_keras_serializable("udc_tf")
-class SearchModel(workers.TrainsInLockstep, keras.Model):
+class SearchModel(StopsToSetOut, workers.TrainsInLockstep, keras.Model):
     """Searches, by gradient descent, for the configuration of a network that meets its targets.
 
     Made by `udc_tf.make_searchable`. Called, evaluated or asked to predict, it is the most likely
@@ -351,10 +351,7 @@ class SearchModel(workers.TrainsInLockstep, keras.Model):
 
     def refresh_masks(self) -> None:
         """Ranks all weights anew under the present probabilities."""
-        log_pi = self.state.log_probabilities
-        followers, fresh = followers_of(self.kernel_layers, lambda: tf.exp(log_pi()), 0.0)
-        for variable, value in zip(followers, fresh() if followers else [], strict=True):
-            variable.assign(value)
+        rank_anew(self.kernel_layers, tf.exp(self.state.log_probabilities()))
 
     # Saving.
     def get_config(self) -> dict[str, Any]:

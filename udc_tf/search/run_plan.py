@@ -4,6 +4,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import keras
+import tensorflow as tf
 
 from udc_tf.training import schedules, workers
 from udc_tf.training.training_state import TrainingState, state_of
@@ -33,21 +34,62 @@ def plan_run(search: "SearchModel", steps: int) -> None:
         search.decision_optimizer.learning_rate = of_decisions
 
 
-class SetOut(keras.callbacks.Callback):
-    """Makes the first guess when the warm-up has shaped the weights."""
+class StopsToSetOut(keras.Model):
+    """Mixed into a model, lets one of its executions stop between two steps for the first guess."""
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._before: int | None = None
+    steps_to_guess: int | None = None  # of the next execution, before the guess; None for no guess
+
+    def set_out(self) -> None:
+        raise NotImplementedError
+
+    def make_train_function(self, force: bool = False) -> Any:
+        if self.train_function is not None and not force:
+            return self.train_function
+        steps = self.steps_per_execution
+        if steps > 1:
+            self.steps_per_execution = 1
+            super().make_train_function(force=True)
+            one_step, self.steps_per_execution = self.train_function, steps
+        super().make_train_function(force=True)
+        if steps == 1:
+            return self.train_function
+        all_steps = self.train_function
+
+        def execution(iterator: Any) -> Any:
+            before, self.steps_to_guess = self.steps_to_guess, None
+            return all_steps(iterator) if before is None else stopping(iterator, before)
+
+        def stopping(iterator: Any, before: int) -> Any:
+            logs = None
+            for step in range(steps):
+                if step == before:
+                    self.set_out()
+                try:
+                    logs = one_step(iterator)
+                except (StopIteration, tf.errors.OutOfRangeError):
+                    if logs is None:
+                        raise
+                    break
+            return logs
+
+        self.train_function = execution
+        return execution
+
+
+class SetOut(keras.callbacks.Callback):
+    """Has the first guess made when the warm-up has shaped the weights."""
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        # Read here and not in every batch: it would wait for the device.
+        self._done = self.model.state.steps_done()
+        self._warmup = self.model.state.warmup_steps()
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        # With `steps_per_execution` several steps pass between two calls.
-        state, before = self.model.state, self._before
-        done = state.steps_done()
-        if before is None:
-            before = done - self.model.steps_per_execution
-        if before < state.warmup_steps() <= done:
+        left = self._warmup - (self._done + batch)
+        if left == 0:
             self.model.set_out()
-        self._before = done
+        elif 0 < left < self.model.steps_per_execution:
+            self.model.steps_to_guess = left
 
 
 def with_last(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
+from udc_tf.quantize import ranking
 from udc_tf.search import decisions
 from udc_tf.search.followers import followers_of
 from udc_tf.search.state import Now
@@ -54,12 +55,12 @@ def _apply(
     search.optimizer.apply(gradients[1 + len(ranges) :], weights)
     if ranges:
         search.range_optimizer.apply(of_ranges, ranges)
-    # Frozen during the warm-up: without gradient, and with the optimizer's clock held at zero,
+    # Frozen during the warm-up: without gradient, and with the optimizer's clock put back to zero,
     # so that it starts afresh afterwards. (No tf.cond: replicas cannot synchronise in one.)
-    clock = search.decision_optimizer.iterations
-    clock.assign(tf.where(now.warming_up, tf.zeros_like(clock), clock.value))
     of_logits = tf.where(now.warming_up, tf.zeros_like(of_logits), of_logits)
     search.decision_optimizer.apply([of_logits], [search.state.logits])
+    clock = search.decision_optimizer.iterations
+    clock.assign(tf.where(now.warming_up, tf.zeros_like(clock), clock.value))
     search.state.finish_step(now)
 
 
@@ -70,6 +71,7 @@ def _refresh_if_due(search: "SearchModel") -> None:
         search.kernel_layers,
         lambda: tf.exp(search.state.log_probabilities()),
         search.settings.range_follow,
+        sorting=ranking.sorts_here(search.jit_compile is True),
     )
     if not followers:
         return

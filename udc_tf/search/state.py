@@ -34,8 +34,6 @@ class SearchState(keras.layers.Layer):
         self._valid = np.arange(self.options)[None] < sizes[:, None]
         limit = [settings.kappa.get(d.kind, self.options) for d in all_decisions]
         self._kappa = np.minimum(limit, sizes).astype(np.int32)
-        # The whole step refreshes masks in numpy, which XLA cannot compile.
-        self.supports_jit = False
 
     def build(self, _: Any) -> None:
         # Replicas compute all of this alike, from gradients that were summed over them. So each
