@@ -21,7 +21,7 @@ from udc_tf.layers.compact_kernels import WeightTraining
 from udc_tf.layers.inventory import activation_quantizers, kernel_layers
 from udc_tf.training import training_data, workers
 from udc_tf.training.batch_norm import batch_norm_layers
-from udc_tf.training.divergence import told_briefly
+from udc_tf.training.divergence import EndsWhenNotFinite, told_briefly
 from udc_tf.training.epochs import EpochData
 from udc_tf.training.training_state import (
     KeepState,
@@ -252,7 +252,7 @@ class _Run:
                 validation_data=self._validation_data,
                 initial_epoch=done,
                 epochs=end,
-                callbacks=[passes, pruning, *self._callbacks, keep],
+                callbacks=[passes, pruning, *self._callbacks, EndsWhenNotFinite(), keep],
                 verbose=self._verbose,
                 shuffle=False,  # `EpochData` does
             )

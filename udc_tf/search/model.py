@@ -26,7 +26,8 @@ from udc_tf.search.search_step import search_step
 from udc_tf.search.settings import SearchSettings
 from udc_tf.search.space import SearchSpace
 from udc_tf.search.state import SearchState
-from udc_tf.training import batch_norm, divergence, schedules, training_data, workers
+from udc_tf.training import batch_norm, schedules, training_data, workers
+from udc_tf.training.divergence import EndsWhenNotFinite, told_briefly
 from udc_tf.training.epochs import resumable_batches
 from udc_tf.training.training_state import KeepState, StatePlace, history_of
 
@@ -266,14 +267,14 @@ class SearchModel(StopsToSetOut, workers.TrainsInLockstep, keras.Model):
         plan_run(self, steps * ((planned_epochs or epochs) - initial_epoch))
         if isinstance(x, tf.data.Dataset):
             x = training_data.for_replicas(x, self.distribute_strategy.num_replicas_in_sync)
-        with divergence.told_briefly():
+        with told_briefly():
             history = super().fit(
                 x,
                 y,
                 batch_size,
                 epochs,
                 verbose,
-                with_last(self, callbacks, SetOut(), KeepState(state)),
+                with_last(self, callbacks, SetOut(steps), EndsWhenNotFinite(), KeepState(state)),
                 validation_split,
                 validation_data,
                 shuffle,

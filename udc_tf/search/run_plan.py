@@ -37,7 +37,7 @@ def plan_run(search: "SearchModel", steps: int) -> None:
 class StopsToSetOut(keras.Model):
     """Mixed into a model, lets one of its executions stop between two steps for the first guess."""
 
-    steps_to_guess: int | None = None  # of the next execution, before the guess; None for no guess
+    steps_around_guess: tuple[int, int] | None = None  # of the next execution, if one is due in it
 
     def set_out(self) -> None:
         raise NotImplementedError
@@ -45,39 +45,40 @@ class StopsToSetOut(keras.Model):
     def make_train_function(self, force: bool = False) -> Any:
         if self.train_function is not None and not force:
             return self.train_function
-        steps = self.steps_per_execution
-        if steps > 1:
-            self.steps_per_execution = 1
-            super().make_train_function(force=True)
-            one_step, self.steps_per_execution = self.train_function, steps
         super().make_train_function(force=True)
+        all_steps, steps = self.train_function, self.steps_per_execution
         if steps == 1:
-            return self.train_function
-        all_steps = self.train_function
+            return all_steps
+        super().make_train_function(force=True)
+        one_step = self.train_function  # traced when it is called, with what then is a step
 
         def execution(iterator: Any) -> Any:
-            before, self.steps_to_guess = self.steps_to_guess, None
-            return all_steps(iterator) if before is None else stopping(iterator, before)
-
-        def stopping(iterator: Any, before: int) -> Any:
-            logs = None
-            for step in range(steps):
-                if step == before:
-                    self.set_out()
-                try:
-                    logs = one_step(iterator)
-                except (StopIteration, tf.errors.OutOfRangeError):
-                    if logs is None:
-                        raise
-                    break
-            return logs
+            around, self.steps_around_guess = self.steps_around_guess, None
+            if around is None:
+                return all_steps(iterator)
+            self.steps_per_execution = 1
+            try:
+                for _ in range(around[0]):
+                    one_step(iterator)
+                self.set_out()
+                return [one_step(iterator) for _ in range(around[1])][-1]
+            finally:
+                self.steps_per_execution = steps
 
         self.train_function = execution
         return execution
 
 
 class SetOut(keras.callbacks.Callback):
-    """Has the first guess made when the warm-up has shaped the weights."""
+    """Has the first guess made when the warm-up has shaped the weights.
+
+    Args:
+        steps: of an epoch.
+    """
+
+    def __init__(self, steps: int):
+        super().__init__()
+        self._steps = steps
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         # Read here and not in every batch: it would wait for the device.
@@ -86,10 +87,11 @@ class SetOut(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         left = self._warmup - (self._done + batch)
+        steps = min(self.model.steps_per_execution, self._steps - batch)
         if left == 0:
             self.model.set_out()
-        elif 0 < left < self.model.steps_per_execution:
-            self.model.steps_to_guess = left
+        elif 0 < left < steps:
+            self.model.steps_around_guess = left, steps - left
 
 
 def with_last(
