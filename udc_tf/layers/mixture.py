@@ -62,7 +62,7 @@ def mixed_kernels(
         steps = _steps(bits, levels, ranges)
         codes = _codes(flat, bits, levels, steps)
         mixed = tf.matmul(z * steps, codes)
-        members = None if index is None else _members(index, tails.shape[-1])
+        members = None if index is None or tails is None else _members(index, tails.shape[-1])
         mask = None if members is None else tf.matmul(tails, members)
         masked = mixed if mask is None else mixed * mask
         kernels = tf.reshape(masked, full)

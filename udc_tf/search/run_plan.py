@@ -4,7 +4,6 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import keras
-import tensorflow as tf
 
 from udc_tf.training import schedules, workers
 from udc_tf.training.training_state import TrainingState, state_of
@@ -46,11 +45,12 @@ class StopsToSetOut(keras.Model):
         if self.train_function is not None and not force:
             return self.train_function
         super().make_train_function(force=True)
-        all_steps, steps = self.train_function, self.steps_per_execution
+        all_steps: Any = self.train_function
+        steps = self.steps_per_execution
         if steps == 1:
             return all_steps
         super().make_train_function(force=True)
-        one_step = self.train_function  # traced when it is called, with what then is a step
+        one_step: Any = self.train_function  # traced when it is called, with what then is a step
 
         def execution(iterator: Any) -> Any:
             around, self.steps_around_guess = self.steps_around_guess, None
