@@ -5,9 +5,11 @@ coarse (for +-1 weights it can be half an output step), and rounding shifts a ch
 the same amount. TFLM and the NPU also scale an accumulator in two roundings, which for coarse units
 leans away from zero. Neither averages out over positions. Where data are at hand, each layer's bias
 therefore takes up the mean error that the layers before it left, and only the last one remains.
-A finetuned network has whole biases and rounds twice itself; there is nothing to repair.
+A finetuned network has whole biases and rounds twice itself; there is nothing to repair. A kernel
+that is called several times keeps its bias: Vela 5.2 would take the first call's for all of them.
 """
 
+import collections
 import dataclasses
 from collections.abc import Sequence
 
@@ -42,13 +44,14 @@ def round_biases(
     for index, array in zip(network.inputs, samples, strict=True):
         values = tf.constant(array[:_SAMPLES], tf.float32)
         exact[index] = rounded[index] = simulation.fake_quantize(values, quantizations[index])
+    calls = collections.Counter(step.weights.layer for step in network.kernels)
     for step in network.steps:
         here = simulation.apply(network, step, exact)
         there = simulation.apply(network, step, rounded)
         twice = network.values[step.output].rounds_twice
         if step.kernel is not None:
             error = 0.0
-            if not twice:
+            if not twice and calls[step.kernel.layer] == 1:
                 axes = tuple(range(here.shape.rank - 1))
                 error = tf.reduce_mean(there - here, axis=axes).numpy().astype(np.float64)
             step.kernel = _rounded(step, step.kernel.bias - error, quantizations)

@@ -142,6 +142,7 @@ class Value:
         trained: range that training gave, or that TFLite prescribes; None: to be calibrated.
         follows: index of the value whose scale this one has.
         rounds_twice: whether the Keras network, too, rounds it as the integers do.
+        measured_with: the quantizer of a value to be calibrated; those with one have one range.
     """
 
     name: str
@@ -150,6 +151,7 @@ class Value:
     prescribed: bool = False
     follows: int | None = None
     rounds_twice: bool = False
+    measured_with: str | None = None
 
 
 @dataclasses.dataclass

@@ -150,6 +150,7 @@ class _Lowering:
         low, high = float(layer.minimum.numpy()), float(layer.maximum.numpy())
         seen = layer.fixed_range is not None or float(layer.seen.numpy()) > 0.5
         if not seen or not high > low:
+            self._emitter.root(value).measured_with = node.name
             return value  # it never saw data
         target = self._emitter.values[value]
         # The value whose scale this one has: a dense layer with batch norm is a convolution and a

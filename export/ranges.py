@@ -168,6 +168,10 @@ class _Groups:
         for index, value in enumerate(values):
             if value.follows is not None:
                 groups.join(index, value.follows)
+        first: dict[str, int] = {}
+        for index, value in enumerate(values):
+            if value.measured_with is not None and value.trained is None:
+                groups.join(index, first.setdefault(value.measured_with, index))
         return groups
 
     def root(self, index: int) -> int:

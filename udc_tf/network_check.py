@@ -40,8 +40,8 @@ def check(
 
     Example:
 
-    >>> x = keras.Input((8, 8, 1))
-    >>> y = keras.layers.LSTM(4, name="memory")(keras.layers.Reshape((8, 8))(x))
+    >>> x = keras.Input((8, 8))
+    >>> y = keras.layers.LSTM(4, stateful=True, name="memory")(x)
     >>> found = check(keras.Model(x, keras.layers.Dense(2, name="head")(y)))
     >>> found.ok, [row.name for row in found.refused]
     (False, ['memory'])

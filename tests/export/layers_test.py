@@ -120,6 +120,45 @@ class TestSequences:
         assert check_arrives(tiny, [data[:16], data[16:]]).count("CONV_2D") == 2
 
 
+# Steps are operators: few of them show it all.
+OVER_TIME = {
+    "LSTM": lambda x: kl.Dense(4)(kl.LSTM(6)(kl.Cropping1D((0, 12))(conv(x)))),
+    "GRU": lambda x: kl.Dense(4)(kl.GRU(6)(kl.Cropping1D((0, 12))(conv(x)))),
+    "one after the other": lambda x: kl.Bidirectional(kl.SimpleRNN(6), merge_mode="ave")(
+        kl.GRU(6, reset_after=False, return_sequences=True, go_backwards=True)(
+            kl.Cropping1D((0, 13))(x)
+        )
+    ),
+    "TimeDistributed": lambda x: kl.TimeDistributed(kl.Dense(4, activation="tanh"))(
+        kl.TimeDistributed(kl.Flatten())(
+            kl.TimeDistributed(kl.MaxPooling2D(2))(
+                kl.TimeDistributed(kl.Conv2D(6, 2, padding="same", activation="relu"))(
+                    kl.Reshape((3, 4, 4, 1))(x)
+                )
+            )
+        )
+    ),
+}
+
+
+class TestOverTime:
+    @pytest.mark.parametrize("kind", OVER_TIME)
+    def test_arrives(self, kind):
+        arrives(SEQUENCE, OVER_TIME[kind], width=0.5)
+
+    def test_a_kernel_of_several_steps_has_one_bias(self):
+        # Vela takes the weights that it has coded before, biases and all.
+        keras.utils.set_random_seed(0)
+        x = keras.Input((4, 3))
+        y = kl.GRU(8, bias_initializer="random_normal")(x)
+        exact = to_int8(udc_tf.compact(keras.Model(x, y), bits=2), noise((4, 3)))
+        steps = [s for s in exact.network.kernels if s.name.endswith("candidate_recurrent")]
+        assert len(steps) == 4
+        for step in steps:
+            np.testing.assert_array_equal(step.weights.written_bias, steps[0].weights.written_bias)
+            assert step.weights.scales == steps[0].weights.scales
+
+
 ELEMENTWISE = {
     "x * 0.5 + 1": lambda x: head(conv(conv(x) * 0.5 + 1.0)),
     "1 - x / 3": lambda x: head(conv(1.0 - conv(x) / 3.0)),

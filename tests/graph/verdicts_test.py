@@ -17,6 +17,7 @@ _ROOMY = udc_tf.Flash("64MiB")
 # What a layer is given that takes no image of 8x8 in 4 channels.
 _SEQUENCE, _VOLUME, _FILMS, _VECTOR = (16, 16), (4, 4, 4, 4), (2, 2, 4, 4, 4), (256,)
 _IMAGE, _COLOURS = (8, 8, 4), (8, 8, 3)
+_SHORT = (2, 128)  # steps are operators
 _STRINGS = "strings"
 
 # Layers that need arguments or another input than an image: how they are made, and on what.
@@ -24,7 +25,7 @@ _MADE = {
     "Activation": lambda: kl.Activation("relu"),
     "AdditiveAttention": (kl.AdditiveAttention, _SEQUENCE),
     "Attention": (kl.Attention, _SEQUENCE),
-    "Bidirectional": (lambda: kl.Bidirectional(kl.LSTM(3)), _SEQUENCE),
+    "Bidirectional": (lambda: kl.Bidirectional(kl.LSTM(3)), _SHORT),
     "CategoryEncoding": (lambda: kl.CategoryEncoding(8), _VECTOR),
     "CenterCrop": lambda: kl.CenterCrop(4, 4),
     "ConvLSTM1D": (lambda: kl.ConvLSTM1D(3, 2), _IMAGE),
@@ -35,14 +36,14 @@ _MADE = {
     "Dot": (lambda: kl.Dot(1), _VECTOR),
     "EinsumDense": lambda: kl.EinsumDense("abcd,de->abce", (None, None, 3)),
     "Embedding": (lambda: kl.Embedding(8, 3), _VECTOR),
-    "GRU": (lambda: kl.GRU(3), _SEQUENCE),
+    "GRU": (lambda: kl.GRU(3), _SHORT),
     "GRUCell": (lambda: kl.RNN(kl.GRUCell(3)), _SEQUENCE),
     "GroupNormalization": lambda: kl.GroupNormalization(2),
     "GroupQueryAttention": (lambda: kl.GroupQueryAttention(4, 2, 1), _SEQUENCE),
     "HashedCrossing": (lambda: kl.HashedCrossing(4), _STRINGS),
     "Hashing": (lambda: kl.Hashing(4), _STRINGS),
     "IntegerLookup": (lambda: kl.IntegerLookup(vocabulary=[1, 2]), _VECTOR),
-    "LSTM": (lambda: kl.LSTM(3), _SEQUENCE),
+    "LSTM": (lambda: kl.LSTM(3), _SHORT),
     "LSTMCell": (lambda: kl.RNN(kl.LSTMCell(3)), _SEQUENCE),
     "Lambda": lambda: kl.Lambda(_doubled),
     "MaxNumBoundingBoxes": lambda: kl.MaxNumBoundingBoxes(2),
@@ -63,13 +64,13 @@ _MADE = {
     "Resizing": lambda: kl.Resizing(4, 4),
     "ReversibleEmbedding": (lambda: kl.ReversibleEmbedding(8, 3), _VECTOR),
     "STFTSpectrogram": (lambda: kl.STFTSpectrogram(frame_length=32, fft_length=32), (256, 1)),
-    "SimpleRNN": (lambda: kl.SimpleRNN(3), _SEQUENCE),
+    "SimpleRNN": (lambda: kl.SimpleRNN(3), _SHORT),
     "SimpleRNNCell": (lambda: kl.RNN(kl.SimpleRNNCell(3)), _SEQUENCE),
     "SpectralNormalization": lambda: kl.SpectralNormalization(kl.Conv2D(3, 3)),
     "StackedRNNCells": (lambda: kl.RNN(kl.StackedRNNCells([kl.LSTMCell(3)])), _SEQUENCE),
     "StringLookup": (lambda: kl.StringLookup(vocabulary=["a"]), _STRINGS),
     "TextVectorization": (lambda: kl.TextVectorization(vocabulary=["a"]), _STRINGS),
-    "TimeDistributed": (lambda: kl.TimeDistributed(kl.Dense(3)), _SEQUENCE),
+    "TimeDistributed": (lambda: kl.TimeDistributed(kl.Dense(3)), _SHORT),
 }
 # No network has these: no layer at all, the beginning of a network, what others derive from, one
 # that Keras itself does not take into a functional model (it returns its own input), and what

@@ -25,8 +25,8 @@ def rule_of(layer: keras.Operation, node: Node | None = None) -> Rule:
         layer: the layer.
         node: its call, if known: what some become depends on their arguments.
 
-    >>> rule_of(kl.MaxPooling2D()).operator, rule_of(kl.LSTM(4)).refused
-    ('MAX_POOL_2D', 'LSTM has no int8 operator here; take Conv1D layers')
+    >>> rule_of(kl.MaxPooling2D()).operator, rule_of(kl.Conv3D(4, 3)).refused
+    ('MAX_POOL_2D', 'Conv3D has no int8 operator here; take Conv2D layers')
     """
     kind = type(layer).__name__
     if not isinstance(layer, keras.layers.Layer):

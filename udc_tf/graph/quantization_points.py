@@ -6,6 +6,7 @@ An operator's output is written in 8 bits with a scale of its own, except that
   elementwise operator before it: one tensor, after the last of them;
 - pooling by maximum or window average, padding, reshaping and the like keep their input's scale;
 - all inputs of a concatenation and its output have one scale;
+- all steps of a layer over time have one, so that kernels and tables are stored once;
 - softmax, sigmoid and tanh have a prescribed scale.
 
 `quantization_points` finds these tensors in a traced model.
@@ -93,6 +94,8 @@ class _Planner:
         self._parent: dict[int, int] = {}  # tensors whose range is one
         self._names: dict[int, str] = {}  # of quantized tensors
         self._fixed: dict[int, tuple[float, float]] = {}
+        self._first: dict[str, int] = {}  # of the tensors that have such a range in a whole
+        self._earlier: dict[int, int] = {}  # the others -> the first
 
     def _id(self, ref: TensorRef) -> int:
         return self._alias.get(ref.id, ref.id)
@@ -115,6 +118,9 @@ class _Planner:
                 continue
             self._visit(node)
             if splits_activation(node.layer):
+                if node.output.id in self._earlier:
+                    split[node.output.id] = split[self._earlier[node.output.id]]
+                    continue
                 name = _unique(f"{conversion.safe_name(node.name)}_preactivation_quantizer", used)
                 split[node.output.id] = Point(name)
         members: dict[int, list[int]] = {}
@@ -123,7 +129,7 @@ class _Planner:
                 members.setdefault(self._root(i), []).append(i)
         points: dict[int, Point] = {}
         for i, name in self._names.items():
-            first = i if i in self._fixed else members[self._root(i)][0]
+            first = self._earlier.get(i, i) if i in self._fixed else members[self._root(i)][0]
             if first in points:
                 points[i] = points[first]
                 continue
@@ -159,6 +165,12 @@ class _Planner:
             return  # written after the last of them
         for ref in outputs:
             self._names[ref.id] = node.name
+        if node.whole is not None:
+            name = node.whole.ranges.get(node.name, node.name)
+            first = self._first.setdefault(name, node.output.id)
+            if first != node.output.id:
+                self._earlier[node.output.id] = first
+                self._parent[self._root(node.output.id)] = self._root(first)
         prescribed = activation_of_node(node).range
         if prescribed is not None:
             self._fixed[node.output.id] = prescribed

@@ -16,8 +16,8 @@ def refused(
 def missing(kind: str, alternative: str | None = None) -> Rule:
     """The rule of what has no entry.
 
-    >>> missing("LSTM").refused
-    'LSTM has no int8 operator here; take Conv1D layers'
+    >>> missing("Conv3D").refused
+    'Conv3D has no int8 operator here; take Conv2D layers'
     """
     known = (instead for kinds, instead in _ALTERNATIVES.items() if kind in kinds.split())
     alternative = alternative or next(known, "build it of other layers")
@@ -25,8 +25,9 @@ def missing(kind: str, alternative: str | None = None) -> Rule:
 
 
 _ALTERNATIVES = {
-    "LSTM GRU SimpleRNN RNN Bidirectional ConvLSTM1D": "take Conv1D layers",
-    "ConvLSTM2D ConvLSTM3D Conv3D Conv3DTranspose SeparableConv3D": "take Conv2D layers",
+    "RNN": "take LSTM, GRU or SimpleRNN",
+    "ConvLSTM1D ConvLSTM2D ConvLSTM3D": "take convolutions, and an LSTM behind them",
+    "Conv3D Conv3DTranspose SeparableConv3D": "take Conv2D layers",
     "Conv1DTranspose": "take UpSampling1D and Conv1D",
     "LayerNormalization GroupNormalization RMSNormalization UnitNormalization":
         "take BatchNormalization, which costs nothing",
@@ -34,7 +35,6 @@ _ALTERNATIVES = {
     "Attention AdditiveAttention MultiHeadAttention GroupQueryAttention": "take convolutions",
     "EinsumDense": "take Dense",
     "Dot": "take Multiply and Dense",
-    "TimeDistributed": "Dense, Conv1D and activations work on sequences as they are",
     "Lambda": "take a layer or an operation of keras.ops",
     "Embedding Masking CategoryEncoding Discretization Hashing HashedCrossing IntegerLookup "
     "StringLookup TextVectorization MelSpectrogram STFTSpectrogram Resizing CenterCrop RandomCrop "

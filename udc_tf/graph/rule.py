@@ -39,6 +39,8 @@ class Price:
         weights: constants per channel, `bits` each.
         macs: multiply-accumulates per channel.
         scales: scales per channel; None means one where there are weights.
+        on_vector: whether it is one of many short operations on a vector: the steps of a layer over
+            time.
     """
 
     operator: str | None = None
@@ -46,6 +48,7 @@ class Price:
     bits: float = 8.0
     macs: float = 0.0
     scales: float | None = None
+    on_vector: bool = False
 
 
 def free(node: Node) -> Price:

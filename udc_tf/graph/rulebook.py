@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from keras import layers as kl
 
-from udc_tf.graph import activations, shapes
+from udc_tf.graph import activations, shapes, time_rules
 from udc_tf.graph.affine import Affine
 from udc_tf.graph.numeric_rules import (
     activation_price,
@@ -285,6 +285,8 @@ LAYERS: dict[type, Entry] = {
     **dict.fromkeys((kl.Dropout, kl.SpatialDropout1D, kl.SpatialDropout2D), _NOTHING),
     **dict.fromkeys((kl.AlphaDropout, kl.GaussianNoise, kl.GaussianDropout), _NOTHING),
     **dict.fromkeys((kl.ActivityRegularization, kl.Identity), _NOTHING),
+    # Layers over time.
+    **time_rules.LAYERS,
     # Of this package.
     Mix: Rule(channels=Channels.TIES, range=Range.KEPT),
     ActivationQuantizer: Rule(),

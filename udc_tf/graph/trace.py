@@ -1,19 +1,20 @@
 """A Keras functional model as a flat list of calls.
 
 Nested models are inlined, `SeparableConv1D` and `SeparableConv2D` are split into their two
-convolutions and the branches of a `Choice` are laid out side by side, joined by a `Mix`. Everything
-that walks the network (channel groups, the searchable model, the compact model, the cost tables)
-walks this list.
+convolutions, layers over time are written out step by step (`unrolling`) and the branches of a
+`Choice` are laid out side by side, joined by a `Mix`. Everything that walks the network (channel
+groups, the searchable model, the compact model, the cost tables) walks this list.
 """
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 from keras import tree
 
+from udc_tf.graph import unrolling
 from udc_tf.layers.choice import Choice, Mix
 
 
@@ -34,8 +35,23 @@ class Gate:
 
 
 @dataclasses.dataclass(frozen=True)
+class Whole:
+    """A layer of the model that was written out as several calls.
+
+    `ranges` has the parts that share an 8-bit range with others: name -> name of the range.
+    """
+
+    name: str
+    kind: str
+    ranges: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
 class Node:
-    """One call of one layer (or `keras.ops` operation)."""
+    """One call of one layer (or `keras.ops` operation).
+
+    `whole` is the layer over time that the call is a part of, if it is of one.
+    """
 
     name: str
     layer: Any  # a keras.Operation, with the attributes of its own class
@@ -43,6 +59,7 @@ class Node:
     kwargs: dict[str, Any]
     outputs: Any
     gates: tuple[Gate, ...] = ()
+    whole: Whole | None = None
 
     @property
     def inputs(self) -> list[TensorRef]:
@@ -149,9 +166,17 @@ def _settle_normalizations(model: keras.Model) -> None:
 def require_same_functions(original: keras.Model, copy: keras.Model) -> None:
     """Refuses an activation that its name alone made another one in the copy (or in a file)."""
     for layer, twin in zip(original.layers, copy.layers, strict=True):
-        if isinstance(layer, keras.Model):
-            require_same_functions(layer, twin)
-        own, copied = (getattr(x, "activation", None) for x in (layer, twin))
+        _require_same_functions(layer, twin)
+
+
+def _require_same_functions(layer: Any, twin: Any) -> None:
+    if isinstance(layer, keras.Model):
+        require_same_functions(layer, twin)
+    for wrapped in ("layer", "forward_layer", "backward_layer"):
+        if isinstance(inner := getattr(layer, wrapped, None), keras.layers.Layer):
+            _require_same_functions(inner, getattr(twin, wrapped))
+    for name in ("activation", "recurrent_activation"):
+        own, copied = (getattr(x, name, None) for x in (layer, twin))
         if inspect.isfunction(own) and own is not copied:
             raise ValueError(
                 f"Keras takes the activation of the layer `{layer.name}` for its own function of "
@@ -188,6 +213,14 @@ def _input_names(model: keras.Model) -> tuple[str, ...]:
     return tuple(names[id(tensor)] for tensor in tree.flatten(model.input))
 
 
+def _plainly_called(layer: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Whether a layer over time is given a sequence that it can be written out for, and no more."""
+    more = [value for key, value in kwargs.items() if key != "training" and value is not None]
+    if len(args) != 1 or more or getattr(args[0], "_keras_mask", None) is not None:
+        return False
+    return unrolling.refusal(layer, args[0].shape) is None
+
+
 class _Tracer:
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -195,6 +228,8 @@ class _Tracer:
         self._keep: list[Any] = []  # ids are only unique while the tensors live
         self._names: dict[int, str] = {}
         self._split: dict[int, list[keras.layers.Layer]] = {}
+        self._unrolled: dict[int, unrolling.Unrolled] = {}
+        self._whole: Whole | None = None  # what is being written out
 
     def ref(self, tensor: keras.KerasTensor) -> TensorRef:
         if id(tensor) not in self._refs:
@@ -243,7 +278,19 @@ class _Tracer:
             depthwise, pointwise = self._split_separable(layer, name)
             inner = self._record(depthwise, depthwise.name, args, {}, gates)
             return self._record(pointwise, pointwise.name, (inner,), {}, gates)
+        if type(layer) in unrolling.KINDS and _plainly_called(layer, args, kwargs):
+            return self._unroll(layer, name, args[0], gates)
         return self._record(layer, name, args, kwargs, gates)
+
+    def _unroll(self, layer: Any, name: str, inputs: Any, gates: tuple[Gate, ...]) -> Any:
+        if id(layer) not in self._unrolled:
+            self._unrolled[id(layer)] = unrolling.Unrolled(layer, name)
+        unrolled = self._unrolled[id(layer)]
+        outer = self._whole
+        self._whole = outer or Whole(name, type(layer).__name__, unrolled.ranges)
+        outputs = self.inline(unrolled.network(inputs.shape), inputs, "", gates)
+        self._whole = outer
+        return outputs
 
     def _record(
         self, layer: Any, name: str, args: tuple, kwargs: dict[str, Any], gates: tuple[Gate, ...]
@@ -254,7 +301,7 @@ class _Tracer:
             return self.ref(value) if isinstance(value, keras.KerasTensor) else value
 
         refs = tree.map_structure(to_ref, (tuple(args), kwargs, outputs))
-        self.nodes.append(Node(name, layer, refs[0], refs[1], refs[2], gates))
+        self.nodes.append(Node(name, layer, refs[0], refs[1], refs[2], gates, self._whole))
         return outputs
 
     def _choice(self, choice: Choice, name: str, inputs: Any, gates: tuple[Gate, ...]) -> Any:

@@ -6,7 +6,7 @@ Vela has to be asked; `udc_tf.export` does that.
 
 import dataclasses
 import enum
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Collection, Container, Mapping, Sequence
 
 import keras
 from keras import layers as kl
@@ -152,10 +152,34 @@ def rows_of(
         for following in absorbed(node, uses):
             part_of.setdefault(id(following), node.name)
     rows = [refused[name] for name in graph.input_names if name in refused]
+    wholes: dict[str, list[Row]] = {}
     for node in graph.nodes:
-        row = refused.get(node.name)
-        rows.append(row or _running(node, part_of.get(id(node)), searched, left_out))
-    return tuple(dict.fromkeys(rows))
+        row = refused.get(node.name if node.whole is None else node.whole.name)
+        row = row or _running(node, part_of.get(id(node)), searched, left_out)
+        if node.whole is not None and row.name == node.name:
+            parts = wholes.setdefault(node.whole.name, [])
+            parts.append(row)
+            row = Row(node.whole.name, node.whole.kind, Verdict.KEPT)  # told below, all at once
+        rows.append(row)
+    told = {name: _written_out(parts) for name, parts in wholes.items()}
+    return tuple(
+        dataclasses.replace(row, verdict=told[row.name][0], reason=told[row.name][1])
+        if row.name in told
+        else row
+        for row in dict.fromkeys(rows)
+    )
+
+
+def _written_out(parts: Sequence[Row]) -> tuple[Verdict, str]:
+    """What becomes of a layer over time, out of what becomes of its calls."""
+    operators = dict.fromkeys(
+        word for row in parts for word in row.reason.split("; ")[:1] if word.startswith("runs as ")
+    )
+    runs = ", ".join(word.removeprefix("runs as ") for word in operators)
+    reasons = [f"is written out step by step: {len(parts)} calls, which run as {runs}"]
+    left = {why: None for row in parts for why in row.reason.split("; ")[1:]}
+    searched = any(row.verdict is Verdict.SEARCHED for row in parts)
+    return Verdict.SEARCHED if searched else Verdict.KEPT, "; ".join([*reasons, *left])
 
 
 def _running(
@@ -187,11 +211,16 @@ def _refused(node: Node) -> Row | None:
     if why is None:
         for ref in keras.tree.flatten(node.outputs):
             if why := _unknown_size(ref):
-                return Row(node.name, _kind(node), Verdict.REFUSED, why, _GIVE_SIZES)
+                return Row(*_known_as(node), Verdict.REFUSED, why, _GIVE_SIZES)
         return None
     # The rulebook may say itself what to do, behind a semicolon.
     reason, _, instead = why.partition("; ")
-    return Row(node.name, _kind(node), Verdict.REFUSED, reason, instead or _instead(node))
+    return Row(*_known_as(node), Verdict.REFUSED, reason, instead or _instead(node))
+
+
+def _known_as(node: Node) -> tuple[str, str]:
+    """The name and kind of the layer of the model that a call belongs to."""
+    return (node.name, _kind(node)) if node.whole is None else (node.whole.name, node.whole.kind)
 
 
 def _kind(node: Node) -> str:
@@ -211,9 +240,6 @@ def _unknown_size(ref: TensorRef) -> str | None:
 # What to take instead of a layer that is refused, by the ends of its class's name.
 _INSTEAD = {
     ("Normalization",): "take BatchNormalization",
-    ("LSTM", "GRU", "RNN", "LSTM1D", "LSTM2D", "LSTM3D", "Bidirectional", "Cell", "Cells"): (
-        "take convolutions over time"
-    ),
     ("Attention", "Embedding", "EinsumDense"): "take convolutions or Dense layers",
     ("1D", "1DTranspose", "3D", "3DTranspose"): "take its 2-D relative",
     ("Lookup", "Vectorization", "Hashing", "Crossing", "Encoding", "Discretization"): (

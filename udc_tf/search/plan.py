@@ -43,7 +43,8 @@ def plan_search(graph: Graph, channels: ChannelGroups, space: SearchSpace) -> Pl
         seen.add(id(node.layer))
         if kernel_kind(node.layer) is not None:
             if shared:
-                # Its weights are stored once; only its multiplications happen again.
+                # Its weights are stored once; it is commanded, and multiplies, again.
+                fixed.append(_again(node, channels))
                 earlier = next(i for i, p in enumerate(layers) if p.name == node.name)
                 again, first = _positions(node), layers[earlier]
                 total = None
@@ -203,12 +204,23 @@ def _stays_aligned(node: Node, kernel: int) -> bool:
     return True
 
 
+def _again(node: Node, channels: ChannelGroups) -> FixedPart:
+    """What a further call of a kernel costs besides its multiplications."""
+    price = Price(rule_of_node(node).operator, on_vector=_is_step(node))
+    return FixedPart(node.name, channels.map_of(node.output), price, gates=node.gates)
+
+
+def _is_step(node: Node) -> bool:
+    return node.whole is not None and len(node.output.shape) == 2
+
+
 def _fixed_part(
     node: Node, channels: ChannelGroups, shared: bool, left_out: dict[str, str]
 ) -> FixedPart:
     rule = rule_of_node(node)
     outputs = channels.map_of(keras.tree.flatten(node.outputs)[0])
-    part = FixedPart(node.name, outputs, rule.price(node), gates=node.gates)
+    price = dataclasses.replace(rule.price(node), on_vector=_is_step(node))
+    part = FixedPart(node.name, outputs, price, gates=node.gates)
     why = rule.refused or rule.unsearched
     if why is None or shared:
         return part
