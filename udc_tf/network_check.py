@@ -41,7 +41,7 @@ def check(
     Example:
 
     >>> x = keras.Input((8, 8))
-    >>> y = keras.layers.LSTM(4, stateful=True, name="memory")(x)
+    >>> y = keras.layers.LSTM(4, recurrent_dropout=0.1, name="memory")(x)
     >>> found = check(keras.Model(x, keras.layers.Dense(2, name="head")(y)))
     >>> found.ok, [row.name for row in found.refused]
     (False, ['memory'])
