@@ -4,10 +4,10 @@
     python -m benchmarks.applications --networks=VGG16      # one of them
 
 Untrained, ten classes, the smallest input that the family takes, preprocessing included. Each is
-checked, searched for a few steps, built, finetuned for one step per stage and exported within its
-budget, which is a third of the way from the smallest to the largest file; then the executor runs the
-compiled file, and each of its outputs must equal that of TFLM. What a device cannot run must be
-refused by the check, with the layer named.
+checked, searched for a few steps, built, finetuned for a step and exported within its budget, which
+is a third of the way from the smallest to the largest file; then the executor runs the compiled
+file, and each of its outputs must equal that of TFLM. What a device cannot run must be refused by
+the check, with the layer named.
 """
 
 import functools
@@ -93,7 +93,8 @@ def measure(family: str) -> Row:
     x, y = pictures(model, BATCH * STEPS, 0)
     target = budget_between(model, 1 / 3)
     watch = Stopwatch()
-    search = udc_tf.make_searchable(model, "ethos_u55", target)
+    settings = udc_tf.SearchSettings(samples=1)  # else the network is traced once per sample
+    search = udc_tf.make_searchable(model, "ethos_u55", target, settings)
     search.compile(optimizer="sgd", loss="sparse_categorical_crossentropy")
     search.fit(x, y, batch_size=BATCH, epochs=1, verbose=0)
     arch = search.architecture()
@@ -101,7 +102,7 @@ def measure(family: str) -> Row:
 
     watch = Stopwatch()
     tiny = arch.build()
-    stages = udc_tf.Stages(epochs=(1, 1, 1))
+    stages = udc_tf.Stages(epochs=(0, 0, 1))
     udc_tf.finetune(tiny, (x[:BATCH], y[:BATCH]), stages=stages, batch_size=BATCH, verbose=0)
     seconds["finetune"] = watch.read().cpu
 
