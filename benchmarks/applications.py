@@ -4,7 +4,7 @@
     python -m benchmarks.applications --networks=VGG16      # one of them
 
 Untrained, ten classes, the smallest input that the family takes, preprocessing included. Each is
-checked, searched for a few steps, built, finetuned for a step and exported within its budget, which
+checked, searched for two steps, built, finetuned for a step and exported within its budget, which
 is a third of the way from the smallest to the largest file; then the executor runs the compiled
 file, and each of its outputs must equal that of TFLM. What a device cannot run must be refused by
 the check, with the layer named.
@@ -25,10 +25,11 @@ import udc_tf.export
 from benchmarks import harness
 from benchmarks.harness import Row, Rows, Stopwatch, table
 from benchmarks.networks import budget_between
+from tests.support.eager import run_eagerly
 
 CLASSES = 10
 BATCH = 8
-STEPS = 4
+STEPS = 2
 INPUTS = 4
 ACCELERATOR = "ethos-u55-128"
 # Family: the network, the side of its input, and arguments that keep it small.
@@ -93,17 +94,19 @@ def measure(family: str) -> Row:
     x, y = pictures(model, BATCH * STEPS, 0)
     target = budget_between(model, 1 / 3)
     watch = Stopwatch()
-    settings = udc_tf.SearchSettings(samples=1)  # else the network is traced once per sample
+    settings = udc_tf.SearchSettings(samples=1)
     search = udc_tf.make_searchable(model, "ethos_u55", target, settings)
     search.compile(optimizer="sgd", loss="sparse_categorical_crossentropy")
-    search.fit(x, y, batch_size=BATCH, epochs=1, verbose=0)
+    with run_eagerly():
+        search.fit(x, y, batch_size=BATCH, epochs=1, verbose=0)
     arch = search.architecture()
     seconds["search"] = watch.read().cpu
 
     watch = Stopwatch()
     tiny = arch.build()
     stages = udc_tf.Stages(epochs=(0, 0, 1))
-    udc_tf.finetune(tiny, (x[:BATCH], y[:BATCH]), stages=stages, batch_size=BATCH, verbose=0)
+    with run_eagerly():
+        udc_tf.finetune(tiny, (x[:BATCH], y[:BATCH]), stages=stages, batch_size=BATCH, verbose=0)
     seconds["finetune"] = watch.read().cpu
 
     with tempfile.TemporaryDirectory() as folder:

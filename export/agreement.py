@@ -14,8 +14,9 @@ Two comparisons on a handful of calibration inputs, both with the Keras model's 
    against the Keras model; next to nothing for a finetuned network, which rounds itself), or one
    step of the output if that is more. Beyond that, rounding may have accumulated over many layers:
    if each operator of TFLM is right by itself (`operator_agreement`), `ACCUMULATED` times the
-   outputs' standard deviation passes, which is a correlation of 0.99. And never more than `FAR`
-   times it (or two steps): a constant would be as close, so 8 bits do not hold the network.
+   outputs' standard deviation passes, which is a correlation of 0.99, and so do two steps. And
+   never more than `FAR` times it (or two steps): a constant would be as close, so 8 bits do not
+   hold the network.
 
 How far honest networks stay from these limits: `benchmarks/results/export_agreement.json`.
 """
@@ -271,7 +272,8 @@ def _compare_outputs(
         cost_of_8_bits = _rms(rounded[number].reshape(theirs.shape) - theirs)
         allowed = min(max(HONEST * cost_of_8_bits, step), max(FAR * spread, 2 * step))
         found.append(OutputAgreement(error / max(spread, step), error / step, allowed / step))
-        if error > max(allowed, ACCUMULATED * spread) or (
+        by_rounding = max(allowed, ACCUMULATED * spread, 2 * step)
+        if error > by_rounding or (
             error > allowed and operator_agreement.first_fault(exact, inputs)
         ):
             raise MismatchError(_explain(exact, inputs, tensors, number, found[-1]))

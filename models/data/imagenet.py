@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from udc_tf.models.data.data_errors import DataError
 from udc_tf.models.data.dataset import Scaling, digest
-from udc_tf.models.data.folder import class_names, image_files
+from udc_tf.models.data.folder import image_folders
 from udc_tf.training.epochs import shuffled_indices
 
 
@@ -153,17 +153,17 @@ def imagenet(
     for part in ("train", "val"):
         if not (folder / part).is_dir():
             raise DataError(f"There is no {folder / part}: it should hold one folder per class.")
-    names = class_names(folder / "train")
-    files, labels = (np.asarray(a) for a in image_files(folder / "train", names, seed))
+    folders = image_folders(folder, seed)
+    files, labels = (np.asarray(a) for a in folders.files(folder / "train"))
     order = np.random.default_rng(seed).permutation(len(files))
     held = max(1, len(files) // 50)
     validation, train = np.sort(order[:held]), np.sort(order[held:])
-    test = [np.asarray(a) for a in image_files(folder / "val", names, seed)]
+    test = [np.asarray(a) for a in folders.files(folder / "val")]
     return FileDataset(
         "imagenet",
         FileSplit(files[train], labels[train].astype(np.int32)),
         FileSplit(files[validation], labels[validation].astype(np.int32)),
         FileSplit(test[0], test[1].astype(np.int32)),
-        names,
+        folders.names,
         image_size,
     )
