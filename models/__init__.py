@@ -10,6 +10,7 @@ from udc_tf.models.mobilenet_v1 import mobilenet_v1
 from udc_tf.models.mobilenet_v2 import mobilenet_v2, mobilenet_v2_wide
 from udc_tf.models.resnet8 import resnet8
 from udc_tf.models.small_cnn import small_cnn
+from udc_tf.models.temporal_cnn import temporal_cnn
 from udc_tf.models.wide_resnet import wide_resnet
 
 __all__ = [
@@ -21,5 +22,6 @@ __all__ = [
     "mobilenet_v2_wide",
     "resnet8",
     "small_cnn",
+    "temporal_cnn",
     "wide_resnet",
 ]

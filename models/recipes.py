@@ -127,6 +127,16 @@ _IMAGENET = Recipe(
     distil=True,
 )
 
+_SPOKEN_DIGITS = Recipe(
+    name="spoken_digits",
+    about="spoken digits, DS-CNN, 12 KiB; --data=spoken_digits.npz or a folder of .wav per digit",
+    network="ds_cnn",
+    data=None,
+    input_shape=(49, 40, 1),
+    classes=10,
+    flash="12KiB",
+)
+
 _ALL = (
     Recipe(
         name="digits",
@@ -171,6 +181,36 @@ _ALL = (
         input_shape=(49, 10, 1),
         classes=12,
         flash="16KiB",
+    ),
+    _SPOKEN_DIGITS,
+    dataclasses.replace(
+        _SPOKEN_DIGITS,
+        name="spoken_digits_conv1d",
+        about="the same with convolutions over time alone",
+        network="temporal_cnn",
+        input_shape=(49, 40),
+    ),
+    Recipe(
+        name="engine_noise",
+        about="UCR's FordA, faults told by engine noise, Conv1D, 8 KiB; --data=FordA_TRAIN.tsv",
+        network="temporal_cnn",
+        arguments={"filters": (32, 32, 48, 48), "kernel_size": 9, "first_strides": 2},
+        data=None,
+        input_shape=(500, 1),
+        classes=2,
+        flash="8KiB",
+        batch_size=64,
+    ),
+    Recipe(
+        name="activity",
+        about="windows of motion sensors, Conv1D, 8 KiB; --data=FOLDER of .csv per class, or .npz",
+        network="temporal_cnn",
+        arguments={"filters": (32, 32, 48, 48)},
+        data=None,
+        input_shape=(128, 6),
+        classes=7,
+        flash="8KiB",
+        batch_size=64,
     ),
     Recipe(
         name="visual_wake_words",

@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -41,16 +41,18 @@ class Scaling:
     """Stored numbers to what the network sees: (x - offset) / scale.
 
     The default turns a pixel p into (p - 128) / 128, which an int8 network with scale 1/128 and
-    zero point 0 sees as the integer p - 128: firmware subtracts 128 and is done.
+    zero point 0 sees as the integer p - 128: firmware subtracts 128 and is done. Sensor data have
+    an offset and a scale for each channel.
     """
 
-    offset: float = 128.0
-    scale: float = 128.0
+    offset: float | tuple[float, ...] = 128.0
+    scale: float | tuple[float, ...] = 128.0
 
     def __call__(self, x: Any) -> Any:
+        offset, scale = (np.asarray(n, np.float32) for n in (self.offset, self.scale))
         if tf.is_tensor(x):
-            return (tf.cast(x, tf.float32) - self.offset) / self.scale
-        return (np.asarray(x, np.float32) - np.float32(self.offset)) / np.float32(self.scale)
+            return (tf.cast(x, tf.float32) - offset) / scale
+        return (np.asarray(x, np.float32) - offset) / scale
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Dataset:
         class_names: one per class; empty if this is not a classification.
         scaling: from stored numbers to the network's.
         target_scaling: the same for targets, where they are images; None leaves them alone.
+        front_end: what makes the stored numbers of a recording, with its settings; None if nothing.
 
     Example:
 
@@ -79,6 +82,7 @@ class Dataset:
     class_names: tuple[str, ...] = ()
     scaling: Scaling = Scaling()
     target_scaling: Scaling | None = None
+    front_end: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         for name in PARTS:
@@ -172,6 +176,11 @@ class Dataset:
         if examples is None:
             return self
         train, validation, test = (self.part(p).take(slice(0, examples)) for p in PARTS)
+        return dataclasses.replace(self, train=train, validation=validation, test=test)
+
+    def with_channel(self) -> "Dataset":
+        """The same with a last axis of size one, as networks for images want it."""
+        train, validation, test = (Split(p.x[..., None], p.y) for p in map(self.part, PARTS))
         return dataclasses.replace(self, train=train, validation=validation, test=test)
 
     def describe(self) -> str:

@@ -282,11 +282,11 @@ class TestFolder:
             data.load(str(tmp_path / "nowhere"))
         with pytest.raises(data.DataError, match="at least two classes"):
             data.load(str(tmp_path))
-        (tmp_path / "a").mkdir()
-        (tmp_path / "a" / "1.png").write_bytes(b"no image")
-        (tmp_path / "b").mkdir()
-        (tmp_path / "b" / "1.png").write_bytes(b"no image")
-        with pytest.raises(data.DataError, match="not an image"):
+        for name in ("a", "b"):
+            (tmp_path / name).mkdir()
+            for i in range(5):
+                (tmp_path / name / f"{i}.png").write_bytes(b"no image")
+        with pytest.raises(data.DataError, match=r"\d.png is not an image"):
             data.load(str(tmp_path))
 
 

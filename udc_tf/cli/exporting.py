@@ -79,10 +79,18 @@ def run_export(run: Run, work: WorkDir, say: Say = print) -> dict[str, Any]:
         sram_bytes=result.sram_bytes,
         tflite_bytes=result.tflite_path.stat().st_size,
         compiled=str(result.vela_path.relative_to(work.path)),
+        preprocessing=_preprocessing(data),
         verification=verification,
     )
     _deploy_tightened(work)
     return work.read_results()
+
+
+def _preprocessing(data: Dataset | FileDataset) -> dict[str, Any]:
+    """What firmware has to do in front of the network: (x - offset) / scale, of these features."""
+    front_end = getattr(data, "front_end", None)
+    heard = {} if front_end is None else {"front_end": dict(front_end)}
+    return {"offset": data.scaling.offset, "scale": data.scaling.scale, **heard}
 
 
 def _probabilities(work: WorkDir) -> dict[str, dict[float, float]] | None:

@@ -15,6 +15,8 @@ from udc_tf.search.space import SearchSpace
 # Flags with one number: what holds for it, and how that is said.
 _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "channels": (lambda n: n in (1, 3), "1 or 3"),
+    "clip_seconds": (lambda n: 0.03 <= n <= 60, "from 0.03 to 60"),
+    "window": (lambda n: n >= 1, "at least 1"),
     "examples": (lambda n: n >= 1, "at least 1"),
     "macs": (lambda n: 0 < n < math.inf, "a positive number"),
     "search_epochs": (lambda n: n >= 1, "at least 1"),

@@ -17,6 +17,7 @@ from udc_tf.models.data import Dataset, FileDataset
 from udc_tf.models.recipes import Recipe
 from udc_tf.search.front import shared_epochs
 
+_WINDOW = 128  # steps
 _SIZE_COMPILES = 8  # enough for a few coefficients; each takes some seconds
 
 
@@ -31,6 +32,9 @@ class Options:
     data_dir: str | None = None
     image_size: str | None = None
     channels: int | None = None
+    clip_seconds: float | None = None
+    window: int | None = None
+    sequences: bool | None = None
     examples: int | None = None
     flash: str | None = None
     macs: float | None = None
@@ -123,21 +127,31 @@ class Run:
         return self.kept["fingerprint"]
 
     def _load_data(self, download: bool) -> Dataset | FileDataset:
+        o, recipe = self.options, self.recipe
         if self.data is None:
             raise data.DataError(
-                f"--data is needed: one of {', '.join(data.NAMES)}, an .npz, or a folder with one "
-                "folder of images per class."
+                f"--data is needed: one of {', '.join(data.NAMES)}, an .npz, a .csv of windows, or "
+                "a folder with one folder of images, recordings (.wav) or tables (.csv) per class."
             )
-        size = flag_values.image_size(self.options.image_size) or tuple(self.recipe.input_shape[:2])
-        channels = self.options.channels or self.recipe.input_shape[-1]
+        size = flag_values.image_size(o.image_size) or tuple(recipe.input_shape[:2])
+        # A network of the user's own takes the data as they come.
+        own_rank = 2 if o.sequences else None
         loaded = data.load(
             self.data,
-            self.options.data_dir,
+            o.data_dir,
             image_size=size if len(size) == 2 else None,
-            channels=channels,
+            channels=o.channels or recipe.input_shape[-1],
             seed=self.seed,
             download=download,
+            rank=own_rank if o.model else len(recipe.input_shape),
+            clip_seconds=1.0 if o.clip_seconds is None else o.clip_seconds,
+            window=o.window or _WINDOW,
         )
+        if o.model is None and len(recipe.input_shape) == 2 != len(loaded.input_shape):
+            raise UsageError(
+                f"The network of {recipe.name} takes windows of steps and channels. Received: "
+                f"--data={self.data} with examples of shape {loaded.input_shape}"
+            )
         loaded = loaded.limited(self.options.examples)
         if self.recipe.task == "classification" and not loaded.classes:
             raise UsageError(
@@ -183,6 +197,7 @@ class Run:
             "content of the data": self._fingerprint(),
             "image_size": o.image_size,
             "channels": o.channels,
+            **{k: v for k in ("clip_seconds", "window", "sequences") if (v := getattr(o, k))},
             "examples": o.examples,
             "flash": None if r.flash is None else parse_bytes(r.flash),
             "macs": r.macs,
