@@ -9,6 +9,7 @@ FFT, kissfft, comes in versions that round differently, which weak bands show.)
 
 import os
 import pathlib
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -96,7 +97,7 @@ def read_wave(path: str, length: int) -> np.ndarray:
     return np.rint(audio.numpy()[:, 0] * 32768).astype(np.int16)
 
 
-def _microfrontend():
+def _microfrontend() -> Callable[..., tf.Tensor]:
     try:
         from tensorflow.lite.experimental.microfrontend.python.ops import audio_microfrontend_op
     except (ImportError, tf.errors.NotFoundError) as error:

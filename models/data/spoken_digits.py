@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from udc_tf.models.data.data_errors import DataError
-from udc_tf.models.data.dataset import Dataset, Scaling, Split
+from udc_tf.models.data.dataset import Dataset, Split
 
 KEYS = {"logmel", "label", "speaker"}
 _FIRST_TO_VALIDATE, _FIRST_TO_TEST = 49, 55  # of 60 speakers
@@ -32,10 +32,12 @@ def spoken_digits(content: Mapping[str, np.ndarray], path: pathlib.Path, seed: i
     if y.dtype.kind not in "iu" or not 0 <= y.min(initial=0) <= y.max(initial=0) < 10:
         raise DataError(f"`label` of {path} must be digits. Received: {y.dtype}, {y.max()}")
     order = np.random.default_rng(seed).permutation(len(x))
-    ends = (-np.inf, _FIRST_TO_VALIDATE, _FIRST_TO_TEST, np.inf)
-    splits = []
-    for first, end in itertools.pairwise(ends):
+
+    def part(first: float, end: float) -> Split:
         chosen = order[(speaker[order] >= first) & (speaker[order] < end)]
-        splits.append(Split(x[chosen], y[chosen].astype(np.int32)))
+        return Split(x[chosen], y[chosen].astype(np.int32))
+
+    ends = (-np.inf, _FIRST_TO_VALIDATE, _FIRST_TO_TEST, np.inf)
+    train, validation, test = (part(*pair) for pair in itertools.pairwise(ends))
     names = tuple(str(digit) for digit in range(10))
-    return Dataset("spoken_digits", *splits, class_names=names, scaling=Scaling())
+    return Dataset("spoken_digits", train, validation, test, names)
