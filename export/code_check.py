@@ -17,6 +17,10 @@ _CHANNELS_LAST = {
     "Conv1D": (lambda held: held.transpose(1, 2, 3, 0), lambda own: own[None]),
     "DepthwiseConv1D": (lambda held: held[0], lambda own: own.reshape(1, len(own), -1)),
     "Conv2D": (lambda held: held.transpose(1, 2, 3, 0), lambda own: own),
+    "Conv1DTranspose": (
+        lambda held: held.transpose(1, 2, 3, 0),
+        lambda own: np.moveaxis(own[None], 2, 3),
+    ),
     "Conv2DTranspose": (
         lambda held: held.transpose(1, 2, 3, 0),
         lambda own: np.moveaxis(own, 2, 3),

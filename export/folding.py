@@ -61,8 +61,8 @@ def to_tflite(kernel: np.ndarray, kind: str) -> tuple[np.ndarray, int]:
 
     One of a single spatial axis is one of two with a height of 1.
     """
-    if kind.endswith("1D"):
-        kernel, kind = kernel[None], f"{kind.removesuffix('1D')}2D"
+    if "1D" in kind:
+        kernel, kind = kernel[None], kind.replace("1D", "2D")
     if kind == "DepthwiseConv2D":
         height, width, channels, times = kernel.shape
         return kernel.reshape(1, height, width, channels * times), 3

@@ -23,6 +23,7 @@ from udc_tf.finetune.stages import Cosine, Stages
 from udc_tf.layers.choice import Choice
 from udc_tf.layers.searchable_kernels import (
     UDCConv1D,
+    UDCConv1DTranspose,
     UDCConv2D,
     UDCConv2DTranspose,
     UDCDense,
@@ -58,6 +59,7 @@ __all__ = [
     "SizeModel",
     "Stages",
     "UDCConv1D",
+    "UDCConv1DTranspose",
     "UDCConv2D",
     "UDCConv2DTranspose",
     "UDCDense",

@@ -211,9 +211,9 @@ class _OwnDense(kl.Dense):
         ((6,), lambda: kl.Dense(3, activation=relu)),
         ((6,), lambda: kl.Activation(relu)),
         ((6,), lambda: _OwnDense(3, activation="relu")),
-        ((6, 3), lambda: kl.Conv1DTranspose(3, 2, activation="relu")),
+        ((6, 3), lambda: kl.Conv1DTranspose(3, 2, dilation_rate=2, activation="relu")),
         ((6, 3), lambda: kl.LSTM(3, recurrent_dropout=0.1)),
-        ((6,), lambda: kl.EinsumDense("ab,bc->ac", 4, activation="relu")),
+        ((6,), lambda: kl.EinsumDense("ab,cb->ac", 4, activation="relu")),
     ],
     ids=lambda value: "" if callable(value) else str(value),
 )

@@ -81,6 +81,12 @@ SEQUENCES = {
         kl.DepthwiseConv1D(3, depth_multiplier=2, dilation_rate=2)(conv(x))
     ),
     "SeparableConv1D": lambda x: head(kl.SeparableConv1D(8, 3, activation="relu")(conv(x))),
+    "Conv1DTranspose": lambda x: head(
+        kl.ReLU()(kl.BatchNormalization()(kl.Conv1DTranspose(6, 3, strides=2)(conv(x))))
+    ),
+    "Conv1DTranspose same": lambda x: head(
+        kl.Conv1DTranspose(5, 4, strides=2, padding="same", activation="relu")(conv(x))
+    ),
     "pooling": lambda x: head(
         kl.AveragePooling1D(3, 2, padding="same")(kl.MaxPooling1D(3, 2, padding="same")(conv(x)))
     ),
@@ -310,12 +316,61 @@ class TestMoving:
             (lambda x: ops.maximum(conv(x), np.ones((8, 6))), "for each element"),
             (lambda x: conv(x)[:, ::2], "a slice with steps"),
             (lambda x: conv(x) * np.ones((8, 8, 6), "float32"), "one number per channel"),
-            (lambda x: kl.LayerNormalization()(conv(x)), "take BatchNormalization"),
+            (lambda x: kl.LayerNormalization(1)(conv(x)), "take axis=-1"),
+            (lambda x: kl.GroupNormalization(9)(kl.Conv2D(18, 1)(x)), "take up to 8 groups"),
+            (lambda x: kl.EinsumDense("abcd,cbe->aed", 4)(x), "take keras.ops.transpose and Dense"),
         ],
     )
     def test_what_has_no_operator_is_refused(self, layers, why):
         with pytest.raises(ConversionError, match=why):
             to_int8(built(IMAGE, layers))
+
+
+WIDE = (12, 16)
+_GAINS = keras.initializers.RandomUniform(0.5, 1.5)
+EXPANDED = {
+    "LayerNormalization": (
+        IMAGE,
+        lambda x: conv(kl.LayerNormalization(gamma_initializer=_GAINS)(kl.Conv2D(16, 3)(x))),
+    ),
+    "LayerNormalization of a vector": (
+        VECTOR,
+        lambda x: kl.LayerNormalization(center=False)(kl.Dense(16)(x)),
+    ),
+    "RMSNormalization": (WIDE, lambda x: conv(kl.RMSNormalization()(x))),
+    "GroupNormalization": (
+        IMAGE,
+        lambda x: conv(kl.GroupNormalization(2, gamma_initializer=_GAINS)(kl.Conv2D(8, 3)(x))),
+    ),
+    "instance normalization": (IMAGE, lambda x: conv(kl.GroupNormalization(-1)(conv(x, None)))),
+    "cosine": (VECTOR, lambda x: kl.Dot(1, normalize=True)([kl.Dense(16)(x), kl.Dense(16)(x)])),
+    "Dot of sequences": (WIDE, lambda x: kl.Dot((1, 1))([conv(x), conv(x, None)])),
+    "Attention": (WIDE, lambda x: conv(kl.Attention(dropout=0.1)([x, x]))),
+    "MultiHeadAttention": (
+        WIDE,
+        lambda x: kl.MultiHeadAttention(4, 4, value_dim=3, output_shape=6)(
+            query=conv(x, None), key=conv(x), value=x
+        ),
+    ),
+    "EinsumDense": (
+        WIDE,
+        lambda x: kl.EinsumDense("abc,cde->abde", (None, 4, 5), "relu", bias_axes="de")(x),
+    ),
+    "a transformer's block": (WIDE, lambda x: head(_block(x))),
+}
+
+
+def _block(x):
+    y = kl.LayerNormalization()(x)
+    x = x + kl.MultiHeadAttention(2, 8)(y, y)
+    return x + kl.Dense(16)(kl.Dense(24, activation="gelu")(kl.LayerNormalization()(x)))
+
+
+class TestExpanded:
+    @pytest.mark.parametrize("kind", EXPANDED)
+    def test_arrives(self, kind):
+        shape, layers = EXPANDED[kind]
+        arrives(shape, layers)
 
 
 def keyword_network(inputs):

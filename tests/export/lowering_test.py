@@ -162,7 +162,7 @@ class TestOperators:
 
     def test_unsupported_layer_is_named(self):
         inputs = keras.Input((6, 6, 4))
-        model = keras.Model(inputs, kl.LayerNormalization(name="norm")(inputs))
+        model = keras.Model(inputs, kl.LayerNormalization(1, name="norm")(inputs))
         with pytest.raises(errors.ConversionError, match=r"`norm`.*Received: LayerNormalization"):
             lower(model)
 

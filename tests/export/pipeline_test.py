@@ -289,7 +289,7 @@ class TestFailures:
             udc_tf.export.export(network(), tmp_path / "file" / "out", calibration=samples())
 
     def test_unsupported_layer(self, tmp_path):
-        model = keras.Sequential([keras.Input((12, 12, 3)), kl.LayerNormalization(name="norm")])
+        model = keras.Sequential([keras.Input((12, 12, 3)), kl.LayerNormalization(1, name="norm")])
         with pytest.raises(errors.ConversionError, match="`norm`"):
             udc_tf.export.export(model, tmp_path / "out", calibration=samples())
         assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []

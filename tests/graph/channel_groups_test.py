@@ -38,7 +38,8 @@ class TestChannelGroups:
 
         assert self._reason(head) is None
         assert "output of the model" in self._reason(lambda x: x)
-        assert "LayerNormalization" in self._reason(lambda x: head(kl.LayerNormalization()(x)))
+        assert "LayerNormalization" in self._reason(lambda x: head(kl.LayerNormalization(1)(x)))
+        assert "as a whole" in self._reason(lambda x: head(kl.LayerNormalization()(x)))
         assert "Softmax" in self._reason(lambda x: head(kl.Softmax()(x)))
         assert "as a whole" in self._reason(lambda x: head(kl.Activation("softmax")(x)))
         assert "as a whole" in self._reason(lambda x: head(kl.Conv2D(4, 3, groups=2)(x)))

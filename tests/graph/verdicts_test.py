@@ -164,8 +164,8 @@ class TestEveryLayer:
 
     def test_some_are_lowered_and_some_refused(self):
         assert _right_or_refused(_network("MaxPooling2D"), "tested") is None
-        said = _right_or_refused(_network("LayerNormalization"), "tested")
-        assert "for ethos-u55-128" in said and "take BatchNormalization" in said
+        said = _right_or_refused(_network("AdditiveAttention"), "tested")
+        assert "for ethos-u55-128" in said and "take Attention" in said
 
     @pytest.mark.parametrize("name", _ACTIVATIONS)
     def test_activation_is_lowered_or_refused(self, name):
@@ -219,7 +219,7 @@ class TestUnknown:
 
 class TestOtherTargets:
     def test_search_and_warn(self, caplog):
-        model = _network("LayerNormalization")
+        model = _network("AdditiveAttention")
         absl_logging.use_absl_handler()
         with caplog.at_level("WARNING", logger="absl"):
             udc_tf.make_searchable(model, "ethos_u55", udc_tf.PaperSize("64MiB"))
@@ -227,14 +227,14 @@ class TestOtherTargets:
 
     def test_one_device_among_them_refuses(self):
         targets = [udc_tf.PaperSize("64MiB"), _ROOMY]
-        with pytest.raises(ValueError, match=r"`tested` .*LayerNormalization"):
-            udc_tf.make_searchable(_network("LayerNormalization"), "ethos_u55", targets)
+        with pytest.raises(ValueError, match=r"`tested` .*AdditiveAttention"):
+            udc_tf.make_searchable(_network("AdditiveAttention"), "ethos_u55", targets)
 
 
 def test_several_refusals_are_counted():
     x = keras.Input((8, 8, 4))
-    y = kl.LayerNormalization(name="a")(kl.Conv2D(4, 1)(x))
-    y = kl.UnitNormalization(name="c")(kl.LayerNormalization(name="b")(y))
+    y = kl.LayerNormalization(1, name="a")(kl.Conv2D(4, 1)(x))
+    y = kl.UnitNormalization(1, name="c")(kl.LayerNormalization(1, name="b")(y))
     model = keras.Model(x, y)
     assert [row.name for row in refusals(trace(model))] == ["a", "b", "c"]
     with pytest.raises(ValueError, match=r"`a` .*so are 2 more: `b`, `c`\)"):

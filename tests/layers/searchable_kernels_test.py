@@ -17,11 +17,12 @@ _IMAGE = (8, 8, 3)
     "layer,input_shape,output_shape",
     [
         (lambda **kw: udc_tf.UDCConv2D(6, 3, strides=2, kernels=(1, 3), **kw), _IMAGE, (3, 3, 6)),
+        (lambda **kw: udc_tf.UDCConv1DTranspose(5, 3, strides=2, **kw), (8, 3), (17, 5)),
         (lambda **kw: udc_tf.UDCConv2DTranspose(5, 3, strides=2, **kw), _IMAGE, (17, 17, 5)),
         (lambda **kw: udc_tf.UDCDense(4, **kw), (7,), (4,)),
         (lambda **kw: udc_tf.UDCDense(4, activation="relu", **kw), _IMAGE, (8, 8, 4)),
     ],
-    ids=["conv", "transposed", "dense", "dense on images"],
+    ids=["conv", "transposed sequence", "transposed", "dense", "dense on images"],
 )
 def test_as_keras_layers(layer, input_shape, output_shape, tmp_path):
     keras.utils.set_random_seed(0)

@@ -21,6 +21,7 @@ from udc_tf.layers.activation_quantizer import ActivationQuantizer
 from udc_tf.layers.choice import Mix
 from udc_tf.layers.compact_kernels import (
     CompactConv1D,
+    CompactConv1DTranspose,
     CompactConv2D,
     CompactConv2DTranspose,
     CompactDense,
@@ -83,6 +84,7 @@ _COMPACT = {
     "DepthwiseConv1D": CompactDepthwiseConv1D,
     "Conv2D": CompactConv2D,
     "DepthwiseConv2D": CompactDepthwiseConv2D,
+    "Conv1DTranspose": CompactConv1DTranspose,
     "Conv2DTranspose": CompactConv2DTranspose,
     "Dense": CompactDense,
 }

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from udc_tf.graph.trace import Node, TensorRef
+from udc_tf.layers.channel_scale import ChannelScale
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Affine:
                 return cls(ones * deviation, ones * mean)
             return cls(ones / deviation, -ones * mean / deviation)
         values = {v.name: v.numpy().astype(np.float64) for v in layer.weights}
+        if isinstance(layer, ChannelScale):
+            return cls(values.get("gamma", ones), values.get("beta", 0 * ones))
         factor = values.get("gamma", np.ones(channels))
         factor = factor / np.sqrt(values["moving_variance"] + layer.epsilon)
         offset = values.get("beta", np.zeros(channels)) - values["moving_mean"] * factor

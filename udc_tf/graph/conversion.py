@@ -15,6 +15,7 @@ _OWN = {
     "DepthwiseConv1D": (*_SPATIAL, "depth_multiplier"),
     "Conv2D": (*_SPATIAL, "filters", "groups"),
     "DepthwiseConv2D": (*_SPATIAL, "depth_multiplier"),
+    "Conv1DTranspose": (*_SPATIAL, "filters"),
     "Conv2DTranspose": (*_SPATIAL, "filters"),
     "Dense": ("units",),
 }

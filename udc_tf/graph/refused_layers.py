@@ -28,15 +28,11 @@ _ALTERNATIVES = {
     "RNN": "take LSTM, GRU or SimpleRNN",
     "ConvLSTM1D ConvLSTM2D ConvLSTM3D": "take convolutions, and an LSTM behind them",
     "Conv3D Conv3DTranspose SeparableConv3D": "take Conv2D layers",
-    "Conv1DTranspose": "take UpSampling1D and Conv1D",
-    "LayerNormalization GroupNormalization RMSNormalization UnitNormalization":
-        "take BatchNormalization, which costs nothing",
     "SpectralNormalization": "take the layer without it",
-    "Attention AdditiveAttention MultiHeadAttention GroupQueryAttention": "take convolutions",
-    "EinsumDense": "take Dense",
-    "Dot": "take Multiply and Dense",
+    "AdditiveAttention GroupQueryAttention": "take Attention or MultiHeadAttention",
+    "Embedding ReversibleEmbedding": "give the network one-hot vectors, and take Dense",
     "Lambda": "take a layer or an operation of keras.ops",
-    "Embedding Masking CategoryEncoding Discretization Hashing HashedCrossing IntegerLookup "
+    "Masking CategoryEncoding Discretization Hashing HashedCrossing IntegerLookup "
     "StringLookup TextVectorization MelSpectrogram STFTSpectrogram Resizing CenterCrop RandomCrop "
     "AutoContrast Equalization Solarization": "do it in front of the network",
     "MaxPooling3D AveragePooling3D GlobalMaxPooling3D GlobalAveragePooling3D ZeroPadding3D "

@@ -14,6 +14,7 @@ from keras import layers as kl
 
 from udc_tf.graph import activations, shapes, time_rules
 from udc_tf.graph.affine import Affine
+from udc_tf.graph.expansions import EXPANSIONS, why_not
 from udc_tf.graph.numeric_rules import (
     activation_price,
     extremum,
@@ -27,9 +28,11 @@ from udc_tf.graph.refused_layers import missing, refused
 from udc_tf.graph.rule import Channels, Entry, Price, Range, Rule, free, one
 from udc_tf.graph.trace import Node
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
+from udc_tf.layers.channel_scale import ChannelScale
 from udc_tf.layers.choice import Mix
 from udc_tf.layers.kernels import (
     Conv1DKernel,
+    Conv1DTransposeKernel,
     Conv2DKernel,
     Conv2DTransposeKernel,
     DenseKernel,
@@ -63,7 +66,7 @@ def _unusual(layer: Any, kind: str) -> str | None:
     """What a layer with a kernel has that an int8 operator has not."""
     if getattr(layer, "output_padding", None) is not None:
         return "`output_padding` is not supported; leave it out"
-    if kind == "Conv2DTranspose" and {1} != {*np.ravel(layer.dilation_rate)}:
+    if kind.endswith("Transpose") and {1} != {*np.ravel(layer.dilation_rate)}:
         return "a transposed convolution with dilation has no int8 operator"
     return None
 
@@ -135,6 +138,14 @@ def _normalization(layer: kl.Normalization, node: Node | None) -> Rule:
         why = f"a Normalization over the axes {axes} has no int8 operator here; take axis=-1"
         return refused(why, "Normalization")
     return _affine(Channels.READS_WHOLE if axes else Channels.PASSES)
+
+
+def _not_expanded(layer: Any, node: Node | None) -> Rule:
+    """Of a layer that `trace` would have expanded if it could."""
+    kind = type(layer).__name__
+    why = None if node is None else why_not(layer, node.args, node.kwargs)
+    several = f"one {kind} for tensors of several shapes is not known here; take one for each"
+    return refused(why or several, kind)
 
 
 def _arithmetic(operator: str | None) -> Entry:
@@ -233,6 +244,7 @@ _CONVOLUTION = _kernel("Conv2D", "CONV_2D")
 _CONVOLUTION_1D = _kernel("Conv1D", "CONV_2D")
 _DEPTHWISE = _kernel("DepthwiseConv2D", "DEPTHWISE_CONV_2D", Channels.REPEATS)
 _DEPTHWISE_1D = _kernel("DepthwiseConv1D", "DEPTHWISE_CONV_2D", Channels.REPEATS)
+_TRANSPOSED_1D = _kernel("Conv1DTranspose", "TRANSPOSE_CONV")
 _TRANSPOSED = _kernel("Conv2DTranspose", "TRANSPOSE_CONV")
 _DENSE = _kernel("Dense", "FULLY_CONNECTED")
 
@@ -246,6 +258,8 @@ LAYERS: dict[type, Entry] = {
     DepthwiseConv1DKernel: _DEPTHWISE_1D,
     kl.DepthwiseConv2D: _DEPTHWISE,
     DepthwiseConv2DKernel: _DEPTHWISE,
+    kl.Conv1DTranspose: _TRANSPOSED_1D,
+    Conv1DTransposeKernel: _TRANSPOSED_1D,
     kl.Conv2DTranspose: _TRANSPOSED,
     Conv2DTransposeKernel: _TRANSPOSED,
     kl.Dense: _DENSE,
@@ -254,6 +268,8 @@ LAYERS: dict[type, Entry] = {
     kl.BatchNormalization: _batch_norm,
     kl.Rescaling: _rescaling,
     kl.Normalization: _normalization,
+    ChannelScale: _affine(),
+    **dict.fromkeys(EXPANSIONS, _not_expanded),
     # Activations.
     **dict.fromkeys((kl.Activation, kl.ReLU, kl.Softmax, kl.LeakyReLU, kl.ELU), _activation),
     kl.PReLU: Rule("PRELU", price=_slopes),

@@ -1,11 +1,13 @@
 """A Keras functional model as a flat list of calls.
 
 Nested models are inlined, `SeparableConv1D` and `SeparableConv2D` are split into their two
-convolutions, layers over time are written out step by step (`unrolling`) and the branches of a
-`Choice` are laid out side by side, joined by a `Mix`. Everything that walks the network (channel
-groups, the searchable model, the compact model, the cost tables) walks this list.
+convolutions, layers over time are written out step by step (`unrolling`), others that are several
+operators in int8 are expanded (`expansions`) and the branches of a `Choice` are laid out side by
+side, joined by a `Mix`. Everything that walks the network (channel groups, the searchable model,
+the compact model, the cost tables) walks this list.
 """
 
+import contextlib
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
@@ -15,6 +17,7 @@ import keras
 from keras import tree
 
 from udc_tf.graph import unrolling
+from udc_tf.graph.expansions import EXPANSIONS, distinct, expand, inputs_of, role_of, why_not
 from udc_tf.layers.choice import Choice, Mix
 
 
@@ -221,6 +224,10 @@ def _plainly_called(layer: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
     return unrolling.refusal(layer, args[0].shape) is None
 
 
+class _AllSeenError(Exception):
+    """Ends a walk whose result is not needed."""
+
+
 class _Tracer:
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -230,6 +237,8 @@ class _Tracer:
         self._split: dict[int, list[keras.layers.Layer]] = {}
         self._unrolled: dict[int, unrolling.Unrolled] = {}
         self._whole: Whole | None = None  # what is being written out
+        self._expansions: dict[int, tuple[list, keras.Model]] = {}  # by layer: shapes, model
+        self._of_expansions: set[str] = set()  # prefixes of what is inside of them
 
     def ref(self, tensor: keras.KerasTensor) -> TensorRef:
         if id(tensor) not in self._refs:
@@ -240,9 +249,10 @@ class _Tracer:
     def inline(self, model: keras.Model, inputs: Any, prefix: str, gates: tuple[Gate, ...]) -> Any:
         """Records the calls of `model` on `inputs`; returns its outputs.
 
-        `clone_model` is the public way to walk a functional model. What it returns is of no use
-        here, since a model on inner tensors gets a graph of its own; so the outputs are picked up
-        on the way, at marks set behind them.
+        `clone_model` is the public way to walk a functional model. What it would return is of no
+        use here (and cannot be made of a model that is called on its own outputs, or twice on one
+        tensor): the outputs are picked up on the way, at marks set behind them, and the last of
+        these ends the walk.
         """
         functional = _as_functional(model)
         marks = [keras.layers.Identity() for _ in tree.flatten(functional.output)]
@@ -252,15 +262,18 @@ class _Tracer:
         def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
             if layer in marks:
                 outputs[marks.index(layer)] = args[0]
+                if len(outputs) == len(marks):
+                    raise _AllSeenError
                 return args[0]
             return self._call(layer, args, kwargs, prefix, gates)
 
-        keras.models.clone_model(
-            keras.Model(functional.input, marked),
-            input_tensors=inputs,
-            clone_function=lambda layer: layer,
-            call_function=call,
-        )
+        with contextlib.suppress(_AllSeenError):
+            keras.models.clone_model(
+                keras.Model(functional.input, marked),
+                input_tensors=inputs,
+                clone_function=lambda layer: layer,
+                call_function=call,
+            )
         flat = [outputs[i] for i in range(len(marks))]
         return tree.pack_sequence_as(functional.output, flat)
 
@@ -280,6 +293,10 @@ class _Tracer:
             return self._record(pointwise, pointwise.name, (inner,), {}, gates)
         if type(layer) in unrolling.KINDS and _plainly_called(layer, args, kwargs):
             return self._unroll(layer, name, args[0], gates)
+        if (expanded := self._expanded(layer, args, kwargs)) is not None:
+            given = tree.pack_sequence_as(expanded.input, distinct(inputs_of(args, kwargs)))
+            self._of_expansions.add(f"{name}/")
+            return self.inline(expanded, given, f"{name}/", gates)
         return self._record(layer, name, args, kwargs, gates)
 
     def _unroll(self, layer: Any, name: str, inputs: Any, gates: tuple[Gate, ...]) -> Any:
@@ -291,6 +308,19 @@ class _Tracer:
         outputs = self.inline(unrolled.network(inputs.shape), inputs, "", gates)
         self._whole = outer
         return outputs
+
+    def _expanded(self, layer: Any, args: tuple, kwargs: dict[str, Any]) -> keras.Model | None:
+        """The model that stands for a layer, one for all its calls; None if there is none."""
+        if type(layer) not in EXPANSIONS or why_not(layer, args, kwargs) is not None:
+            return None
+        inputs = inputs_of(args, kwargs)
+        places = [id(x) for x in distinct(inputs)]
+        shapes = [(places.index(id(x)), tuple(x.shape)) for x in inputs]
+        if id(layer) not in self._expansions:
+            self._keep.append(layer)
+            self._expansions[id(layer)] = shapes, expand(layer, inputs)
+        known, expanded = self._expansions[id(layer)]
+        return expanded if known == shapes else None
 
     def _record(
         self, layer: Any, name: str, args: tuple, kwargs: dict[str, Any], gates: tuple[Gate, ...]
@@ -315,10 +345,11 @@ class _Tracer:
     def _name(self, layer: Any, prefix: str) -> str:
         """The layer's name, made unique over nested models; one name for all its calls."""
         if id(layer) not in self._names:
-            name, taken, n = f"{prefix}{layer.name}", set(self._names.values()), 1
+            own = role_of(layer) if prefix in self._of_expansions else layer.name
+            name, taken, n = f"{prefix}{own}", set(self._names.values()), 1
             while name in taken:
                 n += 1
-                name = f"{prefix}{layer.name}_{n}"
+                name = f"{prefix}{own}_{n}"
             self._names[id(layer)] = name
         return self._names[id(layer)]
 

@@ -121,10 +121,10 @@ def refusals(graph: Graph) -> tuple[Row, ...]:
 
     >>> from udc_tf.graph.trace import trace
     >>> x = keras.Input((8, 8, 3))
-    >>> y = kl.LayerNormalization(name="norm")(kl.Conv2D(4, 3)(x))
+    >>> y = kl.LayerNormalization(axis=1, name="norm")(kl.Conv2D(4, 3)(x))
     >>> print(*refusals(trace(keras.Model(x, y))))
-    `norm` (LayerNormalization): LayerNormalization has no int8 operator here; take \
-BatchNormalization, which costs nothing
+    `norm` (LayerNormalization): a LayerNormalization over axes (1,) has no int8 operator here; \
+take axis=-1
     """
     rows = []
     for ref, name in zip(keras.tree.flatten(graph.inputs), graph.input_names, strict=True):
@@ -239,8 +239,6 @@ def _unknown_size(ref: TensorRef) -> str | None:
 
 # What to take instead of a layer that is refused, by the ends of its class's name.
 _INSTEAD = {
-    ("Normalization",): "take BatchNormalization",
-    ("Attention", "Embedding", "EinsumDense"): "take convolutions or Dense layers",
     ("1D", "1DTranspose", "3D", "3DTranspose"): "take its 2-D relative",
     ("Lookup", "Vectorization", "Hashing", "Crossing", "Encoding", "Discretization"): (
         "do it to the data, before the network"

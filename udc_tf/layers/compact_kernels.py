@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from udc_tf.layers.kernels import (
     Conv1DKernel,
+    Conv1DTransposeKernel,
     Conv2DKernel,
     Conv2DTransposeKernel,
     DenseKernel,
@@ -214,6 +215,11 @@ class CompactDepthwiseConv2D(CompactKernel, DepthwiseConv2DKernel):
 @keras.saving.register_keras_serializable("udc_tf")
 class CompactConv2DTranspose(CompactKernel, Conv2DTransposeKernel):
     """`keras.layers.Conv2DTranspose` with few-bit, sparse weights."""
+
+
+@keras.saving.register_keras_serializable("udc_tf")
+class CompactConv1DTranspose(CompactKernel, Conv1DTransposeKernel):
+    """`keras.layers.Conv1DTranspose` with few-bit, sparse weights."""
 
 
 @keras.saving.register_keras_serializable("udc_tf")

@@ -310,6 +310,13 @@ class Conv2DTransposeKernel(_SpatialKernel):
         return {**super().get_config(), "filters": self.filters}
 
 
+class Conv1DTransposeKernel(Conv2DTransposeKernel):
+    """Transposed 1D convolution; its kernel is [length, out, in]."""
+
+    in_axis, out_axis = 2, 1
+    rank = 1
+
+
 class DenseKernel(KernelLayer):
     """Matrix product over the last axis."""
 

@@ -19,6 +19,7 @@ import tensorflow as tf
 from udc_tf.layers.current_sample import current_sample
 from udc_tf.layers.kernels import (
     Conv1DKernel,
+    Conv1DTransposeKernel,
     Conv2DKernel,
     Conv2DTransposeKernel,
     DenseKernel,
@@ -252,6 +253,16 @@ class UDCDepthwiseConv2D(SearchableKernel, DepthwiseConv2DKernel):
 @keras.saving.register_keras_serializable("udc_tf")
 class UDCConv2DTranspose(SearchableKernel, Conv2DTransposeKernel):
     """`keras.layers.Conv2DTranspose` with searched width, bits and sparsity."""
+
+
+@keras.saving.register_keras_serializable("udc_tf")
+class UDCConv1DTranspose(SearchableKernel, Conv1DTransposeKernel):
+    """`keras.layers.Conv1DTranspose` with searched width, bits and sparsity.
+
+    >>> y = UDCConv1DTranspose(4, 3, strides=2, bits=(4, 8))(keras.Input((10, 6)))
+    >>> tuple(y.shape)
+    (None, 21, 4)
+    """
 
 
 @keras.saving.register_keras_serializable("udc_tf")

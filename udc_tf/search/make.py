@@ -20,6 +20,7 @@ from udc_tf.layers.choice import Mix
 from udc_tf.layers.searchable_kernels import (
     SearchableKernel,
     UDCConv1D,
+    UDCConv1DTranspose,
     UDCConv2D,
     UDCConv2DTranspose,
     UDCDense,
@@ -40,6 +41,7 @@ _SEARCHABLE = {
     "DepthwiseConv1D": UDCDepthwiseConv1D,
     "Conv2D": UDCConv2D,
     "DepthwiseConv2D": UDCDepthwiseConv2D,
+    "Conv1DTranspose": UDCConv1DTranspose,
     "Conv2DTranspose": UDCConv2DTranspose,
     "Dense": UDCDense,
 }

@@ -160,7 +160,7 @@ def _priced(
 
 
 def _positions(node: Node) -> int | None:
-    transposed = kernel_kind(node.layer) == "Conv2DTranspose"
+    transposed = rule_of_node(node).operator == "TRANSPOSE_CONV"
     spatial = (node.inputs[0] if transposed else node.output).shape[1:-1]
     known = [size for size in spatial if size is not None]
     return math.prod(known) if len(known) == len(spatial) else None
@@ -174,7 +174,8 @@ def _usable_kernels(
     size = tuple(getattr(layer, "kernel_size", ()))
     if kernels is None or set(size) <= {1}:
         return None
-    if len(set(size)) != 1 or layer.padding != "same" or kernel_kind(layer) == "Conv2DTranspose":
+    transposed = rule_of_node(node).operator == "TRANSPOSE_CONV"
+    if len(set(size)) != 1 or layer.padding != "same" or transposed:
         left_out[f"kernel of {node.name}"] = "only square kernels with 'same' padding can be cut"
         return None
     usable = tuple(k for k in kernels if k <= size[0] and _stays_aligned(node, k))
