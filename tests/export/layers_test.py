@@ -318,7 +318,10 @@ class TestMoving:
             (lambda x: conv(x) * np.ones((8, 8, 6), "float32"), "one number per channel"),
             (lambda x: kl.LayerNormalization(1)(conv(x)), "take axis=-1"),
             (lambda x: kl.GroupNormalization(9)(kl.Conv2D(18, 1)(x)), "take up to 8 groups"),
-            (lambda x: kl.EinsumDense("abcd,cbe->aed", 4)(x), "take keras.ops.transpose and Dense"),
+            (
+                lambda x: kl.EinsumDense("abcd,ce->abed", (8, 4, 3))(x),
+                "take keras.ops.transpose and Dense",
+            ),
         ],
     )
     def test_what_has_no_operator_is_refused(self, layers, why):

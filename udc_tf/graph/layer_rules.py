@@ -37,6 +37,8 @@ def rule_of(layer: keras.Operation, node: Node | None = None) -> Rule:
         if entry is None:
             continue
         if changed := _changes(type(layer), ancestor):
+            if _is_keras_operation(layer):
+                return missing(kind)
             return missing(f"{kind} is a {ancestor.__name__} with its own `{changed}`, which")
         return _read(entry, layer, node)
     return missing(kind)
