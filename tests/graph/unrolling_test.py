@@ -119,7 +119,7 @@ REFUSED = {
         "take LSTM, GRU or SimpleRNN",
     ),
     "activation": (lambda: kl.SimpleRNN(3, activation="sparsemax"), "sparsemax"),
-    "layer inside": (lambda: kl.TimeDistributed(kl.UnitNormalization()), "UnitNormalization"),
+    "layer inside": (lambda: kl.TimeDistributed(kl.Dense(3, "sparsemax")), "sparsemax"),
 }
 
 
