@@ -16,6 +16,7 @@ from udc_tf.cost.targets import Flash
 from udc_tf.layers.searchable_kernels import SearchableKernel
 from udc_tf.quantize.quantizers import FLOAT_BITS
 from udc_tf.search import decisions
+from udc_tf.search.problem import SearchProblem
 from udc_tf.search.repair import Budget, extreme, preferences, repair
 from udc_tf.training import batch_norm
 from udc_tf.training.seeding import seed_random_layers
@@ -90,7 +91,11 @@ def chosen_options(plan: Plan, choices: Mapping[str, float], base: np.ndarray) -
 
 def describe(search: "SearchModel", chosen: np.ndarray) -> Architecture:
     """The architecture of option numbers, without weights."""
-    problem = search.problem
+    return describe_choice(search.problem, chosen)
+
+
+def describe_choice(problem: SearchProblem, chosen: np.ndarray) -> Architecture:
+    """The same for a problem that nothing searches."""
     plan = problem.plan
     choices = {d.name: d.options[k] for d, k in zip(plan.decisions, chosen, strict=True)}
     flash = next((t for t in problem.targets if isinstance(t, Flash)), None)

@@ -86,12 +86,7 @@ def make_searchable(
     >>> search.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     """
     space = SearchSpace.preset(space) if isinstance(space, str) else space
-    targets = tuple(target) if isinstance(target, (list, tuple)) else (target,)
-    if not targets or not all(hasattr(t, "bind") for t in targets):
-        raise ValueError(
-            "`target` must be given: one or several of udc_tf.Flash, udc_tf.Macs, "
-            f"udc_tf.PaperSize. Received: {target!r}"
-        )
+    targets = checked_targets(target)
     settings = settings or SearchSettings()
     if is_subclassed(model):
         layers, plan = plan_named_groups(model)
@@ -100,23 +95,57 @@ def make_searchable(
             "exported; write it as a functional model for that.",
             model.name,
         )
-        network, compactable, source = model, None, None
+        network: keras.Model = model
+        problem = _bound(None, plan, space, targets, None, allow_cpu)
     else:
-        source = keras.saving.serialize_keras_object(model)
-        graph = trace(_loaded_again(model, source), copy=False)
-        network_check.require_int8(graph, accelerators_of(targets))
-        groups = ChannelGroups(graph)
-        plan = plan_search(graph, groups, space)
-        _require_decisions(graph, plan)
-        network, layers = _searchable_network(graph, plan)
+        problem = problem_of(model, space, targets, allow_cpu)
+        network, layers = _searchable_network(problem.compactable[0], problem.plan)
         conversion.keep_output_names(model, network)
-        compactable = (graph, groups)
+    for name, reason in problem.plan.left_out.items():
+        logging.info("Not searched: %s, because %s", name, reason)
+    return SearchModel(network, layers, problem, settings, name=f"{model.name}_search")
+
+
+def checked_targets(target: Target | Sequence[Target] | None) -> tuple[Target, ...]:
+    """The targets of the argument `target`."""
+    targets = tuple(target) if isinstance(target, (list, tuple)) else (target,)
+    if not targets or not all(hasattr(t, "bind") for t in targets):
+        raise ValueError(
+            "`target` must be given: one or several of udc_tf.Flash, udc_tf.Macs, "
+            f"udc_tf.PaperSize. Received: {target!r}"
+        )
+    return targets  # type: ignore[return-value]
+
+
+def problem_of(
+    model: keras.Model, space: SearchSpace, targets: tuple[Target, ...], allow_cpu: bool = False
+) -> SearchProblem:
+    """What is to be decided about a functional model, with its targets bound to it.
+
+    Raises:
+        ValueError: nothing can be decided, a target is below the smallest configuration, or a layer
+            has no int8 operator.
+    """
+    source = keras.saving.serialize_keras_object(model)
+    graph = trace(_loaded_again(model, source), copy=False)
+    network_check.require_int8(graph, accelerators_of(targets))
+    groups = ChannelGroups(graph)
+    plan = plan_search(graph, groups, space)
+    _require_decisions(graph, plan)
+    return _bound(source, plan, space, targets, (graph, groups), allow_cpu)
+
+
+def _bound(
+    source: dict[str, Any] | None,
+    plan: Plan,
+    space: SearchSpace,
+    targets: tuple[Target, ...],
+    compactable: Any,
+    allow_cpu: bool,
+) -> SearchProblem:
     bound = tuple(t.bind(plan) for t in targets)
     _check_reachable(targets, bound, plan)
-    for name, reason in plan.left_out.items():
-        logging.info("Not searched: %s, because %s", name, reason)
-    problem = SearchProblem(source, plan, space, targets, bound, compactable, allow_cpu)
-    return SearchModel(network, layers, problem, settings, name=f"{model.name}_search")
+    return SearchProblem(source, plan, space, targets, bound, compactable, allow_cpu)
 
 
 def _require_decisions(graph: Graph, plan: Plan) -> None:

@@ -1,0 +1,1 @@
+"""A trained model to a budget without training: sensitivities, the choice, the weights."""

@@ -1,0 +1,38 @@
+"""Which parts of a compression are at work."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class CompressSettings:
+    """How `udc_tf.compress` goes about it. Each part can be switched off, to see what it is worth.
+
+    Attributes:
+        measured: whether each layer's effect is measured at the network's outputs; else it is only
+            estimated from the layer's own error and the gradients of its outputs.
+        reconstruct: whether weights are pruned and rounded for the layer's outputs; else the largest
+            stay, each at its nearest level.
+        sweeps: how often every weight is reconsidered after that.
+        follow: whether a layer makes good what the layers before it changed.
+        corrections: whether biases and batch norms are corrected for what rounding changes.
+        fitted_ranges: whether activation ranges are those of least error; else all values fit.
+        examples: at most so many are used.
+        probe_examples: with so many of them, effects are measured at the network's outputs.
+    """
+
+    measured: bool = True
+    reconstruct: bool = True
+    sweeps: int = 3
+    follow: bool = True
+    corrections: bool = True
+    fitted_ranges: bool = True
+    examples: int = 512
+    probe_examples: int = 128
+
+    def __post_init__(self) -> None:
+        for name, least in (("sweeps", 0), ("examples", 8), ("probe_examples", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(
+                    f"`{name}` must be a whole number, at least {least}. Received: {value!r}"
+                )
