@@ -36,7 +36,9 @@ class Case:
             keras.utils.set_random_seed(0)
             model, (train, validation, _) = self.build(), self.data()
             steps = -(-len(train[0]) // 64) * self.epochs
-            rate = keras.optimizers.schedules.CosineDecay(2e-3, steps, warmup_target=4e-3, warmup_steps=steps // 10)
+            rate = keras.optimizers.schedules.CosineDecay(
+                2e-3, steps, warmup_target=4e-3, warmup_steps=steps // 10
+            )
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
             model.compile(keras.optimizers.Adam(rate), loss, metrics=["accuracy"])
             model.fit(

@@ -19,6 +19,7 @@ ROOMS = (
     "training",
     "search",
     "finetune",
+    "compress",
     "models",
     "export",
     "report",

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from udc_tf.compact.architecture import Architecture
 from udc_tf.compact.summary import summary_bits
 from udc_tf.compact.uniform import compact  # the call, not the room that has it
+from udc_tf.compress.compress_settings import CompressSettings
+from udc_tf.compress.compression import compress, compress_front  # the call, not its room
 from udc_tf.cost.flash import SizeModel
 from udc_tf.cost.targets import Flash, Macs, PaperSize, register_target
 from udc_tf.finetune.run import finetune
@@ -48,6 +50,7 @@ __all__ = [
     "Architecture",
     "Augmentation",
     "Choice",
+    "CompressSettings",
     "Cosine",
     "CosineOverRun",
     "Flash",
@@ -68,6 +71,8 @@ __all__ = [
     "__version__",
     "check",
     "compact",
+    "compress",
+    "compress_front",
     "finetune",
     "make_searchable",
     "register_target",

@@ -11,6 +11,7 @@ import os
 import zipfile
 from typing import Any
 
+import h5py  # Keras has it: its weights are in such files
 import keras
 
 from udc_tf.files import DamagedFileError
@@ -55,7 +56,7 @@ def build_model(config: dict[str, Any]) -> keras.Model:
 
 
 def load_model(path: str | os.PathLike, remedy: str, compile: bool = False) -> keras.Model:
-    """The model of a .keras file.
+    """The model of a .keras file, or of an .h5 file that Keras wrote.
 
     Args:
         path: of the file.
@@ -63,9 +64,13 @@ def load_model(path: str | os.PathLike, remedy: str, compile: bool = False) -> k
         compile: with the loss and optimizer it was saved with.
 
     Raises:
-        DamagedFileError: it is not a .keras file, or asks for code of its own.
+        DamagedFileError: it is not such a file, or asks for code of its own.
     """
     try:
+        if os.fspath(path).endswith((".h5", ".hdf5")):
+            with h5py.File(path, "r") as file:
+                check_config(json.loads(file.attrs["model_config"]))
+            return keras.saving.load_model(path, compile=compile, safe_mode=True)
         with zipfile.ZipFile(path) as archive:
             if strange := {*archive.namelist()} - _MEMBERS:
                 raise UntrustedModelError(f"{min(strange)!r} is no part of such a file")

@@ -10,8 +10,8 @@ class CompressSettings:
     Attributes:
         measured: whether each layer's effect is measured at the network's outputs; else it is only
             estimated from the layer's own error and the gradients of its outputs.
-        reconstruct: whether weights are pruned and rounded for the layer's outputs; else the largest
-            stay, each at its nearest level.
+        reconstruct: whether weights are pruned and rounded for the layer's outputs; else the
+            largest stay, each at its nearest level.
         sweeps: how often every weight is reconsidered after that.
         follow: whether a layer makes good what the layers before it changed.
         corrections: whether biases and batch norms are corrected for what rounding changes.

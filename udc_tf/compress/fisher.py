@@ -45,9 +45,7 @@ def channel_importance(
         noise = [tf.constant(rng.normal(size=shape), tf.float32) for shape in shapes]
         found = squares(batch, noise)
         sums = [a + f.numpy() for a, f in zip(sums, found, strict=True)]
-    importance = {
-        x.name: np.asarray(s / (2 * count)) for x, s in zip(layers, sums, strict=True)
-    }
+    importance = {x.name: np.asarray(s / (2 * count)) for x, s in zip(layers, sums, strict=True)}
     for layer in kernel_layers(network):
         if layer.name not in importance:
             importance[layer.name] = np.ones(layer.output_channels((None, layer.theta.shape[-2])))

@@ -7,7 +7,8 @@ import numpy as np
 from udc_tf.compress.kernel_matrix import rows_of
 from udc_tf.layers.kernels import Conv2DTransposeKernel, KernelLayer
 
-_ROWS = 16_384  # in all; each example gives its share
+_ROWS = (4_096, 16_384)  # in all, at least and at most; each example gives its share
+_ROWS_PER_INPUT = 16
 _BATCH = 64
 
 
@@ -43,7 +44,8 @@ def measure(
         inputs: of the compressed network, first axis the examples.
         original_inputs: of the original; None if they are the same.
     """
-    most = max(1, _ROWS // len(inputs))
+    fan_in = int(np.prod(layer.theta.shape)) // layer.output_channels(inputs.shape)
+    most = max(1, int(np.clip(_ROWS_PER_INPUT * fan_in, *_ROWS)) // len(inputs))
     count = 0
     sums: list[np.ndarray] = []
     for start in range(0, len(inputs), _BATCH):

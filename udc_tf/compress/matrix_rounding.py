@@ -112,9 +112,7 @@ class Matrix:
         levels, shift = self.levels(option, mask)
         found = reconstruction.round_in_order(self.weights, self.factor, levels, mask)
         if sweeps:
-            found = reconstruction.polish(
-                self.weights, found, self.moments, levels, mask, sweeps
-            )
+            found = reconstruction.polish(self.weights, found, self.moments, levels, mask, sweeps)
         return Rounded(found, levels, shift, mask)
 
 

@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from udc_tf.graph.trace import trace
 from udc_tf.graph.layer_rules import activation_of_node
+from udc_tf.graph.trace import trace
 
 _TINY = 1e-7
 _LARGE = 1e3

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from udc_tf.compress.storage_options import Option
-from udc_tf.cost.flash import BoundFlash
+from udc_tf.cost.flash import BoundFlash, mask_bits
 from udc_tf.cost.priced_network import Plan
-from udc_tf.cost.targets import Flash
+from udc_tf.cost.targets import BoundTarget, Flash
 from udc_tf.search.problem import SearchProblem
+
+_CODER = 1.05  # what Vela's coder takes over the entropy of ordinary layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,18 +33,31 @@ class Prices:
     def of(self, chosen: Sequence[int]) -> float:
         return self.constant + sum(float(p[o]) for p, o in zip(self.layers, chosen, strict=True))
 
-    def corrected(self, chosen: Sequence[int], stored: Sequence[float], total: float) -> "Prices":
+    @property
+    def smallest(self) -> float:
+        """Of all choices."""
+        return self.constant + sum(float(prices.min()) for prices in self.layers)
+
+    def corrected(
+        self, chosen: Sequence[int], stored: Sequence[float], total: float, margin: float = 0.0
+    ) -> "Prices":
         """As a compiled file of chosen options has it.
 
         Args:
             stored: what each of their layers takes in it.
             total: the whole file.
+            margin: the share of the budget that is left free from now on.
         """
         layers = tuple(
             prices * (found / max(float(prices[option]), 1.0))
             for prices, option, found in zip(self.layers, chosen, stored, strict=True)
         )
-        return dataclasses.replace(self, constant=total - sum(stored), layers=layers)
+        return dataclasses.replace(
+            self,
+            constant=total - sum(stored),
+            layers=layers,
+            budget=self.budget * (1 - margin),
+        )
 
 
 def prices_of(
@@ -59,8 +74,11 @@ def prices_of(
     plan, found = problem.plan, []
     base = option_numbers(plan, {name: rows[0] for name, rows in options.items()})
     for target, bound in zip(problem.targets, problem.bound, strict=True):
+        if isinstance(target, Flash):
+            found.append(_flash(target, plan, base, options, entropies))
+            continue
 
-        def costs(rows: np.ndarray, bound=bound) -> np.ndarray:
+        def costs(rows: np.ndarray, bound: BoundTarget = bound) -> np.ndarray:
             return np.asarray(bound.cost(bound.maps.counts(bound.maps.one_hot(rows))), np.float64)
 
         constant = float(costs(base[None])[0])
@@ -68,35 +86,31 @@ def prices_of(
         for name, rows in options.items():
             chosen = np.stack([option_numbers(plan, {name: option}, base) for option in rows])
             layers.append(costs(chosen) - constant)
-        if isinstance(target, Flash):
-            found.append(_flash(target, plan, constant, layers, base, options, entropies))
-        else:
-            found.append(Prices(constant, tuple(layers), bound.budget))
+        found.append(Prices(constant, tuple(layers), bound.budget))
     return found
 
 
 def _flash(
     target: Flash,
     plan: Plan,
-    constant: float,
-    layers: list[np.ndarray],
     base: np.ndarray,
     options: Mapping[str, tuple[Option, ...]],
     entropies: Mapping[str, Sequence[float]],
 ) -> Prices:
-    """Flash, with what the weights' own integers take instead of what such integers take in general."""
+    """Flash, with what the weights' own integers take in place of what such a layer's would."""
     bound: BoundFlash = target.cost.bind(plan)
     counts = bound.maps.counts(bound.maps.one_hot(base))
-    coding = np.asarray(bound.layer_bytes(counts), np.float64) - (
-        bound.model.per_operator + bound.model.per_channel * np.asarray(counts.outputs, np.float64)
+    weights, coded = (np.asarray(a, np.float64) for a in (counts.weights, counts.coded_weights))
+    overhead = bound.model.per_operator + bound.model.per_channel * np.asarray(counts.outputs)
+    coding = np.asarray(bound.layer_bytes(counts)) - overhead
+    # The zeros that fill up blocks are coded, too.
+    filling = coded * mask_bits(np.minimum(weights / coded, 1.0)) / 8
+    layers = tuple(
+        np.asarray(entropies[name], np.float64) * weights[i] / 8 * _CODER + filling[i]
+        for i, name in enumerate(options)
     )
-    weights = np.asarray(counts.weights, np.float64)
-    own = [
-        np.asarray(entropies[name], np.float64) * weights[i] / 8 for i, name in enumerate(options)
-    ]
-    rest = constant - float(coding.sum())
-    del layers
-    return Prices(rest, tuple(own), target.budget, is_flash=True)
+    constant = float(bound.cost(counts)) - float(coding.sum())
+    return Prices(constant, layers, target.budget, is_flash=True)
 
 
 def option_numbers(

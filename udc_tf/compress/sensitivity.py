@@ -3,7 +3,7 @@
 Of each option the error of the layer's outputs is computed: with the second moments of its inputs,
 for weights that are rounded and pruned as they would be, and weighted by how much each channel
 matters (`fisher`). What that means at the network's outputs is measured for two options per layer,
-with this layer changed alone; all its errors are scaled to agree with that.
+with this layer changed alone; the effects of its other options follow from these two.
 """
 
 import dataclasses
@@ -17,18 +17,19 @@ import tensorflow as tf
 
 from udc_tf.compact.summary import entropy_of
 from udc_tf.compress import input_moments
-from udc_tf.compress.output_divergence import Divergence
 from udc_tf.compress.kernel_matrix import from_matrix, to_matrix
-from udc_tf.compress.storage_options import Option
 from udc_tf.compress.matrix_rounding import Matrix, rounded_all
+from udc_tf.compress.output_divergence import Divergence
+from udc_tf.compress.storage_options import Option
 from udc_tf.compress.walk import Call, Walk
 from udc_tf.graph.folds import folds
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
 from udc_tf.layers.compact_kernels import CompactKernel
 
-_PROBED = (0.4, 0.7)  # of the options in the order of their errors
+_PROBED = (0.2, 0.5)  # of the options in the order of their errors
 _BATCH = 64
 _LEAST = 1e-9
+_STEEPEST = 1.5  # how much faster than its error a layer's effect may grow
 
 Progress = Callable[[str, float], None]  # what is done, and how much of it
 
@@ -148,17 +149,18 @@ def measure(
         progress("errors of all options", len(errors) / len(options))
 
     Walk(original, original).run(inputs, visit)
-    factors: dict[str, float] = {}
+    effects: dict[str, list[tuple[float, float]]] = {}
     if probe_examples:
         few = [x[:probe_examples] for x in inputs]
-        factors = _factors(original, probes, norms, few, divergence, until, progress)
-    typical = float(np.exp(np.mean(np.log(list(factors.values()))))) if factors else 1.0
+        effects = _effects(original, probes, norms, few, divergence, until, progress)
+    every = [pair for pairs in effects.values() for pair in pairs] or [(1.0, 1.0)]
+    typical = float(np.exp(np.mean([np.log(effect / error) for error, effect in every])))
     layers = {
         name: LayerSensitivity(
             options[name],
-            tuple((factors.get(name, typical) * found).tolist()),
+            tuple(_harms(found, effects.get(name), typical).tolist()),
             entropies[name],
-            name in factors,
+            name in effects,
         )
         for name, found in errors.items()
     }
@@ -191,7 +193,20 @@ def _entropy(rounded: np.ndarray) -> float:
     return entropy_of(np.round(scaled * 64).astype(np.int64))
 
 
-def _factors(
+def _harms(
+    errors: np.ndarray, effects: Sequence[tuple[float, float]] | None, typical: float
+) -> np.ndarray:
+    """Effects of all options, from those that were measured: a line through them in logarithms."""
+    if not effects:
+        return typical * errors
+    points = np.log(np.asarray(effects))
+    (error, effect), spread = points.mean(axis=0), np.ptp(points, axis=0)
+    steepness = spread[1] / spread[0] if spread[0] > 0 else 1.0
+    steepness = float(np.clip(steepness, 1 / _STEEPEST, _STEEPEST))
+    return np.exp(effect + steepness * (np.log(np.maximum(errors, _LEAST)) - error))
+
+
+def _effects(
     network: keras.Model,
     probes: Mapping[str, Sequence[_Probe]],
     norms: Mapping[str, keras.layers.BatchNormalization | None],
@@ -199,8 +214,8 @@ def _factors(
     divergence: Divergence,
     until: float | None,
     progress: Progress,
-) -> dict[str, float]:
-    """Layer -> what was measured at the outputs over what was computed."""
+) -> dict[str, list[tuple[float, float]]]:
+    """Layer -> what was computed and what is measured at the outputs, for each of its probes."""
     run = tf.function(lambda batch: network(batch, training=False), reduce_retracing=True)
 
     def outputs() -> list[np.ndarray]:
@@ -212,18 +227,17 @@ def _factors(
         return [np.concatenate(part) for part in zip(*parts, strict=True)]
 
     wanted = outputs()
-    factors: dict[str, float] = {}
+    effects: dict[str, list[tuple[float, float]]] = {}
     for number, (name, of_layer) in enumerate(probes.items()):
         if until is not None and time.monotonic() > until:
             break
-        ratios = []
+        effects[name] = []
         for probe in of_layer:
             with _changed(network.get_layer(name), norms.get(name), probe):
                 found = divergence.between(wanted, outputs())
-            ratios.append(max(found, _LEAST) / max(probe.error, _LEAST))
-        factors[name] = float(np.exp(np.mean(np.log(ratios))))
+            effects[name].append((max(probe.error, _LEAST), max(found, _LEAST)))
         progress("effects at the outputs", (number + 1) / len(probes))
-    return factors
+    return effects
 
 
 class _changed:

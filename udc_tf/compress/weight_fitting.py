@@ -11,11 +11,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from udc_tf.compress.compress_settings import CompressSettings
 from udc_tf.compress.kernel_matrix import from_matrix, to_matrix
-from udc_tf.compress.storage_options import Option
 from udc_tf.compress.matrix_rounding import Rounded
 from udc_tf.compress.sensitivity import Progress, Sensitivities, matrix_of
-from udc_tf.compress.compress_settings import CompressSettings
+from udc_tf.compress.storage_options import Option
 from udc_tf.compress.walk import Call, Walk
 from udc_tf.finetune.double_rounding import match_double_rounding
 from udc_tf.finetune.whole_biases import make_biases_whole
@@ -89,7 +89,7 @@ class _Fitter:
 
     def _fit_kernel(self, call: Call) -> None:
         layer, original, how = call.layer, call.original, self._settings
-        matrix, mean = matrix_of(
+        matrix, _ = matrix_of(
             layer,
             original,
             call.inputs[0],
@@ -125,7 +125,7 @@ class _Fitter:
 def _mean_output(inputs: np.ndarray, layer: CompactKernel, weights: np.ndarray) -> np.ndarray:
     """The mean of each output channel, without bias and activation."""
     kernel = tf.constant(from_matrix(layer, weights, tuple(layer.theta.shape)), tf.float32)
-    total, batch = np.float64(0.0), 64
+    total, batch = np.zeros(layer.output_channels(inputs.shape)), 64
     for start in range(0, len(inputs), batch):
         found = layer.apply_kernel(tf.constant(inputs[start : start + batch]), kernel)
         axes = tuple(range(1, len(found.shape) - 1))
@@ -167,9 +167,7 @@ def _multiply_gain(norm: Any, factor: np.ndarray) -> None:
     norm.moving_variance.assign(np.maximum(variance, 0.0))
 
 
-def correct_norm(
-    norm: Any, original: Any, inputs: np.ndarray, original_inputs: np.ndarray
-) -> None:
+def correct_norm(norm: Any, original: Any, inputs: np.ndarray, original_inputs: np.ndarray) -> None:
     """Lets a batch norm give each channel the mean and the deviation that the original's has."""
     axes = tuple(range(inputs.ndim - 1))
     mean, wanted = (x.mean(axis=axes, dtype=np.float64) for x in (inputs, original_inputs))

@@ -201,7 +201,8 @@ def round_in_order(
     inputs = weights.shape[1]
     steps = levels.steps[:, 0]
     lowest, highest = (
-        bound if isinstance(bound, int) else bound[:, 0] for bound in (levels.lowest, levels.highest)
+        bound if isinstance(bound, int) else bound[:, 0]
+        for bound in (levels.lowest, levels.highest)
     )
     for start in range(0, inputs, _BLOCK):
         end = min(start + _BLOCK, inputs)

@@ -97,8 +97,10 @@ def make_searchable(
         )
         network: keras.Model = model
         problem = _bound(None, plan, space, targets, None, allow_cpu)
+        _check_reachable(targets, problem.bound, problem.plan)
     else:
         problem = problem_of(model, space, targets, allow_cpu)
+        _check_reachable(targets, problem.bound, problem.plan)
         network, layers = _searchable_network(problem.compactable[0], problem.plan)
         conversion.keep_output_names(model, network)
     for name, reason in problem.plan.left_out.items():
@@ -114,7 +116,7 @@ def checked_targets(target: Target | Sequence[Target] | None) -> tuple[Target, .
             "`target` must be given: one or several of udc_tf.Flash, udc_tf.Macs, "
             f"udc_tf.PaperSize. Received: {target!r}"
         )
-    return targets  # type: ignore[return-value]
+    return targets
 
 
 def problem_of(
@@ -123,8 +125,7 @@ def problem_of(
     """What is to be decided about a functional model, with its targets bound to it.
 
     Raises:
-        ValueError: nothing can be decided, a target is below the smallest configuration, or a layer
-            has no int8 operator.
+        ValueError: nothing can be decided, or a layer has no int8 operator.
     """
     source = keras.saving.serialize_keras_object(model)
     graph = trace(_loaded_again(model, source), copy=False)
@@ -144,7 +145,6 @@ def _bound(
     allow_cpu: bool,
 ) -> SearchProblem:
     bound = tuple(t.bind(plan) for t in targets)
-    _check_reachable(targets, bound, plan)
     return SearchProblem(source, plan, space, targets, bound, compactable, allow_cpu)
 
 

@@ -1,0 +1,202 @@
+"""`udc_tf.compress`: inside the budget, near the original, the same every time, or a sentence."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+from keras import layers as kl
+
+import udc_tf
+from tests.support import networks
+from udc_tf.compress.compress_settings import CompressSettings
+from udc_tf.export import run
+from udc_tf.layers.inventory import kernel_layers
+
+BUDGET = 6_700
+SPACE = udc_tf.SearchSpace(bits=(2, 3, 4, 6, 8), sparsities=(0.3, 0.6, 1.0))
+FEW = CompressSettings(probe_examples=16)
+
+
+def _network():
+    """Batch norms, a residual sum, depthwise and plain convolutions with and without bias."""
+    inputs = keras.Input((12, 12, 2), name="image")
+    x = kl.ReLU()(kl.BatchNormalization()(kl.Conv2D(16, 3, use_bias=False, name="stem")(inputs)))
+    y = kl.DepthwiseConv2D(3, padding="same", use_bias=False, name="depthwise")(x)
+    y = kl.BatchNormalization(scale=False)(y)
+    y = kl.Conv2D(16, 1, activation="relu", name="pointwise")(y)
+    x = kl.Add()([x, y])
+    x = kl.Conv2D(24, 3, strides=2, activation="relu", name="conv")(x)
+    x = kl.Dense(5, name="head")(kl.GlobalAveragePooling2D()(x))
+    model = networks.randomized(keras.Model(inputs, x, name="mixed"))
+    model.get_layer("head").bias.assign(np.linspace(-0.5, 0.5, 5))
+    return model
+
+
+def _correlation(model, tiny, x):
+    return np.corrcoef(model.predict(x, verbose=0).ravel(), tiny.predict(x, verbose=0).ravel())[
+        0, 1
+    ]
+
+
+@pytest.fixture(scope="module")
+def model():
+    keras.utils.set_random_seed(0)
+    return _network()
+
+
+@pytest.fixture(scope="module")
+def examples():
+    x = networks.normal(12, 12, 2, count=48)
+    return x + np.roll(x, 1, axis=1) + np.roll(x, 1, axis=2)  # images are smooth
+
+
+@pytest.fixture(scope="module")
+def tiny(model, examples, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compress") / "work"
+    found = udc_tf.compress(
+        model, udc_tf.Flash(BUDGET), examples, workdir=folder, space=SPACE, settings=FEW
+    )
+    found.folder = folder
+    return found
+
+
+class TestCompress:
+    def test_is_inside_the_budget_and_near_the_original(self, model, tiny, examples):
+        unseen = networks.normal(12, 12, 2, count=64, seed=9)
+        unseen = unseen + np.roll(unseen, 1, axis=1) + np.roll(unseen, 1, axis=2)
+        assert tiny.compression.flash_bytes <= BUDGET
+        assert _correlation(model, tiny, unseen) > 0.97
+        assert sum(k.bits < 8 for k in kernel_layers(tiny)) >= 2, "nothing was taken away"
+
+    def test_exports_as_it_was_compiled_and_computes_the_same(self, tiny, examples, tmp_path):
+        result = udc_tf.export.export(
+            tiny, tmp_path / "out", target=udc_tf.Flash(BUDGET), calibration=examples
+        )
+        assert result.flash_bytes == tiny.compression.flash_bytes
+        assert not result.report["tightening"]
+        inputs = np.load(tmp_path / "out" / "golden" / "input_0.npy")
+        outputs = [
+            run(path, inputs, on=runner).outputs[0]
+            for path, runner in ((result.tflite_path, "tflm"), (result.vela_path, "npu"))
+        ]
+        np.testing.assert_array_equal(*outputs)
+        manifest = result.manifest["outputs"][0]
+        ours = tiny.predict(examples[: len(inputs)], verbose=0) / manifest["scale"]
+        steps = np.abs(np.round(ours) + manifest["zero_point"] - outputs[0])
+        assert steps.max() <= 1
+
+    def test_reconstruction_is_better_than_the_nearest_levels(self, model, tiny, examples):
+        plain = CompressSettings(reconstruct=False, corrections=False, follow=False, measured=False)
+        nearest = udc_tf.compress(
+            model, udc_tf.Flash(BUDGET), examples, space=SPACE, settings=plain
+        )
+        assert tiny.compression.divergence < 0.5 * nearest.compression.divergence
+
+    def test_the_architecture_builds_it_again(self, tiny, examples, tmp_path):
+        tiny.architecture.save(tmp_path / "arch.json")
+        again = udc_tf.Architecture.load(tmp_path / "arch.json").build()
+        np.testing.assert_array_equal(
+            again.predict(examples, verbose=0), tiny.predict(examples, verbose=0)
+        )
+        bits = {layer.name: layer.bits for layer in tiny.architecture.layers}
+        assert bits == {layer.name: layer.bits for layer in kernel_layers(tiny)}
+
+    def test_goes_on_where_it_was_and_is_the_same_again(self, model, tiny, examples):
+        said: list[str] = []
+        arguments = {"workdir": tiny.folder, "say": said.append, "space": SPACE, "settings": FEW}
+        (tiny.folder / "compression.json").unlink()
+        again = udc_tf.compress(model, udc_tf.Flash(BUDGET), examples, **arguments)
+        assert not any("errors of all options" in line for line in said)
+        np.testing.assert_array_equal(
+            again.predict(examples, verbose=0), tiny.predict(examples, verbose=0)
+        )
+        udc_tf.compress(model, udc_tf.Flash(BUDGET), examples, **arguments)
+        assert "done before" in said[-1]
+
+    def test_the_model_is_left_as_it_is(self, model, tiny):
+        keras.utils.set_random_seed(0)
+        for before, after in zip(_network().get_weights(), model.get_weights(), strict=True):
+            np.testing.assert_array_equal(before, after)
+
+    def test_several_budgets_share_the_sensitivities(self, model, examples, tmp_path):
+        labels = model.predict(examples, verbose=0).argmax(-1)
+        found = udc_tf.compress_front(
+            model,
+            [udc_tf.Flash(6_500), [udc_tf.Flash(8_000), udc_tf.Macs(1e6)]],
+            examples,
+            labels=labels,
+            space=udc_tf.SearchSpace(bits=(2, 4, 8)),
+            settings=CompressSettings(examples=32, probe_examples=8),
+            workdir=tmp_path,
+        )
+        assert [t.compression.flash_bytes <= b for t, b in zip(found, (6_500, 8_000), strict=True)]
+        assert found[0].compression.divergence > found[1].compression.divergence
+        assert found[0].compression.accuracy_before == 1.0
+        assert {p.name for p in tmp_path.iterdir()} == {"sensitivities.json", "6500B", "8000B"}
+
+
+class TestRefusals:
+    """One sentence, and nothing left behind."""
+
+    @pytest.mark.parametrize(
+        "change, message",
+        [
+            ({"data": 3}, "At least 8 examples"),
+            ({"data": "constant"}, "must differ"),
+            ({"data": "nan"}, "finite"),
+            ({"data": "shape"}, "shape"),
+            ({"target": udc_tf.Flash(900)}, "at least .* bytes of flash, the budget is 900"),
+            ({"target": udc_tf.Macs(10)}, "multiply-accumulates"),
+            ({"target": None}, "`target` must be given"),
+            ({"labels": np.arange(48)}, "5 classes"),
+            ({"labels": np.zeros(4, int)}, "each of the 48 examples"),
+            ({"space": udc_tf.SearchSpace(widths=(0.5, 1.0))}, "no channels"),
+            ({"model": "missing.keras"}, r"\.keras or \.h5"),
+        ],
+    )
+    def test_in_a_sentence(self, model, examples, tmp_path, change, message):
+        data = {
+            3: examples[:3],
+            "constant": np.ones_like(examples),
+            "nan": np.where(examples > 3, np.nan, examples),
+            "shape": examples[:, :5],
+        }
+        arguments = {
+            "model": model,
+            "target": udc_tf.Flash(BUDGET),
+            "data": examples,
+            "space": SPACE,
+            **change,
+        }
+        if isinstance(arguments["data"], (int, str)):
+            arguments["data"] = data[arguments["data"]]
+        with pytest.raises(ValueError, match=message) as caught:
+            udc_tf.compress(**arguments, workdir=tmp_path / "work")
+        assert "\n" not in str(caught.value)
+        assert not (tmp_path / "work").exists()
+
+    def test_an_untrained_model(self, examples):
+        fresh = keras.Sequential([keras.Input((12, 12, 2)), kl.Flatten(), kl.Dense(5)])
+        with pytest.raises(ValueError, match="A trained model is needed"):
+            udc_tf.compress(fresh, udc_tf.Flash(BUDGET), examples)
+
+    def test_weights_that_are_not_finite(self, examples):
+        broken = _network()
+        broken.get_layer("head").bias.assign([np.nan] * 5)
+        with pytest.raises(ValueError, match="finite weights"):
+            udc_tf.compress(broken, udc_tf.Flash(BUDGET), examples)
+
+    def test_settings_out_of_their_range(self):
+        with pytest.raises(ValueError, match="`sweeps` must be a whole number"):
+            dataclasses.replace(CompressSettings(), sweeps=-1)
+
+
+@pytest.mark.parametrize("ending", ["keras", "h5"])
+def test_reads_saved_models(model, ending, tmp_path):
+    from udc_tf.compress.examples import trained_model
+
+    path = tmp_path / f"model.{ending}"
+    model.save(path)
+    x = networks.images(model)
+    np.testing.assert_allclose(trained_model(path)(x), model(x), atol=1e-5)

@@ -1,0 +1,402 @@
+"""From a trained network and its sensitivities to networks inside budgets."""
+
+import dataclasses
+import hashlib
+import importlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from udc_tf.compact.architecture import Architecture, get_layer_weights
+from udc_tf.compact.build import Compactor, Configuration, LayerChoice, carry_weights
+from udc_tf.compress import fisher, sensitivity
+from udc_tf.compress.compress_settings import CompressSettings
+from udc_tf.compress.integer_program import Choice, OutOfReachError, choose
+from udc_tf.compress.output_divergence import Divergence
+from udc_tf.compress.prices import Prices, option_numbers, prices_of
+from udc_tf.compress.sensitivity import Sensitivities
+from udc_tf.compress.storage_options import Option, options_of
+from udc_tf.compress.walk import Walk
+from udc_tf.compress.weight_fitting import fit_weights
+from udc_tf.files import DamagedFileError, read_json, replaced_atomically
+from udc_tf.graph.conversion import keep_output_names, layer_weights, safe_name
+from udc_tf.search.extract import describe_choice
+from udc_tf.search.problem import SearchProblem, accelerators_of
+from udc_tf.search.repair import Budget
+
+_ROUNDS = 6
+_ENOUGH = 0.985  # of the budget: what a further round would hardly improve
+_MARGIN = 0.003  # of the budget, that is left free after a file that was too large
+_FISHER_EXAMPLES = 128
+_BATCH = 64
+_FORMAT = 1
+_REMEDY = "remove it, and it is made anew"
+
+
+@dataclasses.dataclass(frozen=True)
+class Compression:
+    """How a compression went; `compress` leaves it with the network, as `tiny.compression`.
+
+    Attributes:
+        flash_bytes: of the compiled file; None if no target asked for it.
+        divergence: of the outputs on the examples, from those of the original: of probabilities the
+            Kullback-Leibler divergence, of others the squared error over their variance.
+        accuracy_before, accuracy_after: on the examples, if there were labels.
+        harm: the sum of the layers' harms, as they were estimated one by one.
+        bound: the least that any choice could have, as the solver has proved.
+        rounds: how many networks were fitted and compiled.
+        seconds: of processor time, sensitivities included if they were not there before.
+    """
+
+    flash_bytes: int | None
+    divergence: float
+    accuracy_before: float | None
+    accuracy_after: float | None
+    harm: float
+    bound: float
+    rounds: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fitted:
+    network: keras.Model
+    choice: Choice
+    flash_bytes: int | None
+
+
+class Compressor:
+    """One trained model, its examples and its sensitivities.
+
+    Args:
+        model: is left as it is.
+        problem: its layers and options; all others that it is asked about have the same.
+        inputs: one array per input.
+        classes: of the examples, or None.
+        settings: which parts are at work.
+        seed: of the noise with which importances are estimated.
+        say: is told of progress.
+        workdir: where sensitivities are kept, if anywhere.
+        until: after that, no further effects are measured (`time.monotonic`).
+        begun: processor time at the beginning.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        problem: SearchProblem,
+        inputs: list[np.ndarray],
+        classes: np.ndarray | None,
+        settings: CompressSettings,
+        seed: int,
+        say: Callable[[str], None],
+        workdir: str | os.PathLike | None,
+        until: float | None,
+        begun: float,
+    ):
+        self._model, self._graph = model, problem.compactable
+        self._settings, self._seed = settings, seed
+        self._workdir, self._until, self._begun = workdir, until, begun
+        self._progress = _Progress(say)
+        self._sources = {
+            node.name: layer_weights(node.layer)
+            for node in self._graph[0].nodes
+            if getattr(node.layer, "weights", ())
+        }
+        self._original = self._built({})
+        most = Walk(self._original, self._original).most_examples()
+        self._inputs = [x[:most] for x in inputs]
+        self._classes = None if classes is None else classes[:most]
+        self._options = options_of(problem.plan)
+        self._divergence = Divergence(self._original, are_logits=classes is not None)
+        self._kept: Sensitivities | None = None
+        self._overhead: float | None = None
+        self._wanted = self._outputs(self._original)
+        if all(np.ptp(y, axis=0).max() == 0 for y in self._wanted):
+            raise ValueError(
+                "The network must tell the examples apart; is it trained, and are they scaled as "
+                "in training? Received: the same outputs for all of them"
+            )
+
+    def compressed(self, problem: SearchProblem, folder: Path | None) -> keras.Model:
+        """The network inside the problem's targets, with its architecture.
+
+        Args:
+            folder: where the result is kept, or was kept before; None: nowhere.
+        """
+        key = self._key([t.to_dict() for t in problem.targets])
+        if folder is not None and (tiny := _kept_result(folder, key)) is not None:
+            self._progress.say(f"compress: done before, {folder}")
+            return tiny
+        self.require_reachable(problem)  # before anything is kept
+        sensitivities, prices = self._sensitivities(), self._prices(problem, self._entropies())
+        self._keep_sensitivities()
+        found, rounds = self._within(problem, prices, sensitivities)
+        outputs = self._outputs(found.network)
+        chosen = self._chosen(found.choice)
+        architecture = dataclasses.replace(
+            describe_choice(problem, option_numbers(problem.plan, chosen)),
+            weights=get_layer_weights(found.network),
+        )
+        compression = Compression(
+            flash_bytes=found.flash_bytes,
+            divergence=self._divergence.between(self._wanted, outputs),
+            accuracy_before=self._accuracy(self._wanted),
+            accuracy_after=self._accuracy(outputs),
+            harm=found.choice.harm,
+            bound=found.choice.bound,
+            rounds=rounds,
+            seconds=round(time.process_time() - self._begun, 1),
+        )
+        self._begun = time.process_time()
+        if folder is not None:
+            _keep_result(folder, key, architecture, compression)
+        return _with_facts(found.network, architecture, compression)
+
+    # Sensitivities.
+    def _sensitivities(self) -> Sensitivities:
+        if self._kept is not None:
+            return self._kept
+        path = None if self._workdir is None else Path(self._workdir, "sensitivities.json")
+        if path is not None and path.is_file():
+            content = read_json(path, _REMEDY)
+            if content.get("key") == self._key([]):
+                try:
+                    self._kept = Sensitivities.from_dict(content)
+                    return self._kept
+                except (LookupError, TypeError, ValueError) as error:
+                    raise DamagedFileError(path, error, _REMEDY) from error
+        few = [x[:_FISHER_EXAMPLES] for x in self._inputs]
+        importance = fisher.channel_importance(self._original, few, self._divergence, self._seed)
+        self._kept = sensitivity.measure(
+            self._original,
+            {safe_name(n): o for n, o in self._options.items()},
+            importance,
+            self._inputs,
+            self._divergence,
+            probe_examples=self._settings.probe_examples if self._settings.measured else 0,
+            until=self._until,
+            progress=self._progress,
+        )
+        return self._kept
+
+    def _keep_sensitivities(self) -> None:
+        if self._workdir is None or self._kept is None:
+            return
+        path = Path(self._workdir, "sensitivities.json")
+        with replaced_atomically(path) as partial:
+            partial.write_text(json.dumps({"key": self._key([]), **self._kept.to_dict()}))
+
+    def _key(self, targets: list[dict[str, Any]]) -> str:
+        """Differs where anything differs that a result depends on."""
+        total = hashlib.sha256(
+            json.dumps(
+                [
+                    _FORMAT,
+                    {n: [dataclasses.asdict(o) for o in row] for n, row in self._options.items()},
+                    dataclasses.asdict(self._settings),
+                    self._seed,
+                    self._classes is not None,
+                    targets,
+                ],
+                sort_keys=True,
+            ).encode()
+        )
+        for array in (*self._model.get_weights(), *self._inputs):
+            total.update(np.ascontiguousarray(array).tobytes())
+        return total.hexdigest()[:16]
+
+    # The choice, and networks that are fitted and compiled until one is inside.
+    def _best_choice(
+        self, problem: SearchProblem, prices: Sequence[Prices], sensitivities: Sensitivities
+    ) -> Choice:
+        harms = [np.array(sensitivities.layers[safe_name(n)].harms) for n in self._options]
+        try:
+            return choose(
+                harms, [p.layers for p in prices], [p.budget - p.constant for p in prices]
+            )
+        except OutOfReachError:
+            raise _out_of_reach(problem, prices) from None
+
+    def require_reachable(self, problem: SearchProblem) -> None:
+        """Raises a `ValueError` if no choice is inside the targets."""
+        nothing = {name: [0.0] * len(row) for name, row in self._options.items()}
+        prices = self._prices(problem, nothing)
+        if any(p.smallest > p.budget for p in prices):  # without any weights: measure nothing more
+            raise _out_of_reach(problem, prices)
+        sensitivities = self._sensitivities()
+        self._best_choice(problem, self._prices(problem, self._entropies()), sensitivities)
+
+    def _entropies(self) -> dict[str, Sequence[float]]:
+        layers = self._sensitivities().layers
+        return {n: layers[safe_name(n)].entropies for n in self._options}
+
+    def _prices(
+        self, problem: SearchProblem, entropies: Mapping[str, Sequence[float]]
+    ) -> list[Prices]:
+        """The prices, with what commands, scales and container really take: one compile tells."""
+        prices = prices_of(problem, self._options, entropies)
+        if not any(p.is_flash for p in prices):
+            return prices
+        if self._overhead is None:
+            network = self._built({n: LayerChoice(8) for n in self._options})
+            device = accelerators_of(problem.targets)[0]
+            size, stored = self._compiled(network, device, problem.allow_cpu)
+            self._overhead = size - sum(stored)
+        return [
+            dataclasses.replace(p, constant=self._overhead) if p.is_flash else p for p in prices
+        ]
+
+    def _within(
+        self, problem: SearchProblem, prices: list[Prices], sensitivities: Sensitivities
+    ) -> tuple[_Fitted, int]:
+        budgets = [p.budget for p in prices if p.is_flash]
+        accelerators = accelerators_of(problem.targets)
+        best: _Fitted | None = None
+        tried: set[tuple[int, ...]] = set()
+        for _ in range(_ROUNDS):
+            choice = self._best_choice(problem, prices, sensitivities)
+            if choice.options in tried:
+                break
+            tried.add(choice.options)
+            network = self._fitted(choice, sensitivities)
+            if not budgets:
+                best = _Fitted(network, choice, None)
+                break
+            size, stored = self._compiled(network, accelerators[0], problem.allow_cpu)
+            self._progress.say(f"compress: {size:,} bytes compiled, budget {min(budgets):,.0f}")
+            if size <= min(budgets) and (best is None or choice.harm < best.choice.harm):
+                best = _Fitted(network, choice, size)
+            if _ENOUGH * min(budgets) <= size <= min(budgets):
+                break
+            prices = [
+                p.corrected(choice.options, stored, size, _MARGIN if size > p.budget else 0.0)
+                if p.is_flash
+                else p
+                for p in prices
+            ]
+        if best is None:
+            raise ValueError(
+                f"No compiled network was inside the budget after {len(tried)} of them; search for "
+                f"a smaller one (udc_tf.make_searchable). Received: {min(budgets):,.0f} bytes"
+            )
+        ratio = Budget(problem.bound).ratio(option_numbers(problem.plan, self._chosen(best.choice)))
+        if not budgets and ratio > 1:
+            raise ValueError(f"The targets do not hold together. Received: {ratio:.1%} of them")
+        return best, len(tried)
+
+    def _chosen(self, choice: Choice) -> dict[str, Option]:
+        rows = zip(self._options.items(), choice.options, strict=True)
+        return {name: options[number] for (name, options), number in rows}
+
+    def _fitted(self, choice: Choice, sensitivities: Sensitivities) -> keras.Model:
+        chosen = self._chosen(choice)
+        network = self._built({n: LayerChoice(o.bits, o.nonzeros) for n, o in chosen.items()})
+        fit_weights(
+            network,
+            self._original,
+            {safe_name(n): o for n, o in chosen.items()},
+            self._inputs,
+            sensitivities,
+            self._settings,
+            self._progress,
+        )
+        return network
+
+    def _compiled(
+        self, network: keras.Model, accelerator: str, allow_cpu: bool
+    ) -> tuple[int, list[float]]:
+        compiled_sizes = importlib.import_module("udc_tf.export.trial_compile").compiled_sizes
+        size, stored = compiled_sizes(
+            network, [x[:8] for x in self._inputs], accelerator, allow_cpu
+        )
+        return size, [float(stored.get(safe_name(n), 0)) for n in self._options]
+
+    def _built(self, layers: Mapping[str, LayerChoice]) -> keras.Model:
+        """The compact network of these layers, all others in float, with the original's weights."""
+        graph, groups = self._graph
+        compactor = Compactor(graph, groups, Configuration(layers=layers))
+        network = compactor.build()
+        keep_output_names(self._model, network)
+        carry_weights(compactor.layers, self._sources)
+        return network
+
+    def _outputs(self, network: keras.Model) -> list[np.ndarray]:
+        parts = []
+        for start in range(0, len(self._inputs[0]), _BATCH):
+            batch = [keras.ops.convert_to_tensor(x[start : start + _BATCH]) for x in self._inputs]
+            found = network(keras.tree.pack_sequence_as(network.input, batch), training=False)
+            parts.append([keras.ops.convert_to_numpy(y) for y in keras.tree.flatten(found)])
+        return [np.concatenate(part) for part in zip(*parts, strict=True)]
+
+    def _accuracy(self, outputs: Sequence[np.ndarray]) -> float | None:
+        if self._classes is None:
+            return None
+        return float((outputs[0].argmax(axis=-1) == self._classes).mean())
+
+
+def _out_of_reach(problem: SearchProblem, prices: Sequence[Prices]) -> ValueError:
+    parts = [
+        f"{t.describe(p.smallest)}, the budget is {t.describe(t.budget)}"
+        for t, p in zip(problem.targets, prices, strict=True)
+    ]
+    return ValueError(
+        "No choice of bits and sparsities is inside the targets; fewer channels would be smaller: "
+        f"search (udc_tf.make_searchable). Received: a network of at least {'; '.join(parts)}"
+    )
+
+
+class _Progress:
+    """Says, every few seconds, how much of a part is done and how long the rest of it will take."""
+
+    def __init__(self, say: Callable[[str], None], every: float = 5.0):
+        self.say, self._every = say, every
+        self._part, self._begun, self._said, self._share = "", 0.0, 0.0, 0.0
+
+    def __call__(self, part: str, share: float) -> None:
+        now = time.monotonic()
+        if part != self._part or share < self._share:
+            self._part, self._begun, self._said = part, now, now
+        self._share = share
+        if now - self._said > self._every:
+            self._said = now
+            left = (now - self._begun) * (1 - share) / max(share, 1e-6)
+            self.say(f"compress: {part}, {share:.0%}, about {left:.0f} s left")
+
+
+def _with_facts(
+    network: keras.Model, architecture: Architecture, compression: Compression
+) -> keras.Model:
+    network.architecture, network.compression = architecture, compression
+    return network
+
+
+def _keep_result(
+    folder: Path, key: str, architecture: Architecture, compression: Compression
+) -> None:
+    architecture.save(folder / "architecture.json")
+    content = {"format": _FORMAT, "key": key, **dataclasses.asdict(compression)}
+    with replaced_atomically(folder / "compression.json") as partial:
+        partial.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _kept_result(folder: Path, key: str) -> keras.Model | None:
+    """What an earlier call with the same arguments left; None if there is nothing of that kind."""
+    path = folder / "compression.json"
+    if not path.is_file():
+        return None
+    content = read_json(path, _REMEDY)
+    if content.pop("key", None) != key or content.pop("format", None) != _FORMAT:
+        return None
+    try:
+        compression = Compression(**content)
+    except TypeError as error:
+        raise DamagedFileError(path, error, _REMEDY) from error
+    architecture = Architecture.load(folder / "architecture.json", _REMEDY)
+    return _with_facts(architecture.build(), architecture, compression)
