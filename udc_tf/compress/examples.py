@@ -66,7 +66,11 @@ def take_examples(model: keras.Model, data: Any, most: int) -> list[np.ndarray]:
     """
     ranges = importlib.import_module("udc_tf.export.ranges")
     lower = importlib.import_module("udc_tf.export.lowering").lower
-    found = ranges.take_samples(data, lower(model), getattr(model, "input", None), most)
+    errors = importlib.import_module("udc_tf.export.errors")
+    try:
+        found = ranges.take_samples(data, lower(model), getattr(model, "input", None), most)
+    except errors.ExportError as error:
+        raise ValueError(str(error)) from error
     count = len(found[0])
     if count < _FEWEST:
         raise ValueError(
