@@ -13,11 +13,19 @@ from typing import Any
 import keras
 import numpy as np
 
-from udc_tf.compact.architecture import Architecture, get_layer_weights
+from udc_tf.compact.architecture import get_layer_weights
 from udc_tf.compact.build import Compactor, Configuration, LayerChoice, carry_weights
 from udc_tf.compress import fisher, sensitivity
 from udc_tf.compress.compress_settings import CompressSettings
 from udc_tf.compress.integer_program import Choice, OutOfReachError, choose
+from udc_tf.compress.kept_compression import (
+    FORMAT,
+    REMEDY,
+    Compression,
+    keep_result,
+    kept_result,
+    with_facts,
+)
 from udc_tf.compress.output_divergence import Divergence
 from udc_tf.compress.prices import Prices, option_numbers, prices_of
 from udc_tf.compress.sensitivity import Sensitivities
@@ -35,33 +43,6 @@ _ENOUGH = 0.985  # of the budget: what a further round would hardly improve
 _MARGIN = 0.003  # of the budget, that is left free after a file that was too large
 _FISHER_EXAMPLES = 128
 _BATCH = 64
-_FORMAT = 1
-_REMEDY = "remove it, and it is made anew"
-
-
-@dataclasses.dataclass(frozen=True)
-class Compression:
-    """How a compression went; `compress` leaves it with the network, as `tiny.compression`.
-
-    Attributes:
-        flash_bytes: of the compiled file; None if no target asked for it.
-        divergence: of the outputs on the examples, from those of the original: of probabilities the
-            Kullback-Leibler divergence, of others the squared error over their variance.
-        accuracy_before, accuracy_after: on the examples, if there were labels.
-        harm: the sum of the layers' harms, as they were estimated one by one.
-        bound: the least that any choice could have, as the solver has proved.
-        rounds: how many networks were fitted and compiled.
-        seconds: of processor time, sensitivities included if they were not there before.
-    """
-
-    flash_bytes: int | None
-    divergence: float
-    accuracy_before: float | None
-    accuracy_after: float | None
-    harm: float
-    bound: float
-    rounds: int
-    seconds: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +112,7 @@ class Compressor:
             folder: where the result is kept, or was kept before; None: nowhere.
         """
         key = self._key([t.to_dict() for t in problem.targets])
-        if folder is not None and (tiny := _kept_result(folder, key)) is not None:
+        if folder is not None and (tiny := kept_result(folder, key)) is not None:
             self._progress.say(f"compress: done before, {folder}")
             return tiny
         self.require_reachable(problem)  # before anything is kept
@@ -156,8 +137,8 @@ class Compressor:
         )
         self._begun = time.process_time()
         if folder is not None:
-            _keep_result(folder, key, architecture, compression)
-        return _with_facts(found.network, architecture, compression)
+            keep_result(folder, key, architecture, compression)
+        return with_facts(found.network, architecture, compression)
 
     # Sensitivities.
     def _sensitivities(self) -> Sensitivities:
@@ -165,13 +146,13 @@ class Compressor:
             return self._kept
         path = None if self._workdir is None else Path(self._workdir, "sensitivities.json")
         if path is not None and path.is_file():
-            content = read_json(path, _REMEDY)
+            content = read_json(path, REMEDY)
             if content.get("key") == self._key([]):
                 try:
                     self._kept = Sensitivities.from_dict(content)
                     return self._kept
                 except (LookupError, TypeError, ValueError) as error:
-                    raise DamagedFileError(path, error, _REMEDY) from error
+                    raise DamagedFileError(path, error, REMEDY) from error
         few = [x[:_FISHER_EXAMPLES] for x in self._inputs]
         importance = fisher.channel_importance(self._original, few, self._divergence, self._seed)
         self._kept = sensitivity.measure(
@@ -198,7 +179,7 @@ class Compressor:
         total = hashlib.sha256(
             json.dumps(
                 [
-                    _FORMAT,
+                    FORMAT,
                     {n: [dataclasses.asdict(o) for o in row] for n, row in self._options.items()},
                     dataclasses.asdict(self._settings),
                     self._seed,
@@ -368,35 +349,3 @@ class _Progress:
             self._said = now
             left = (now - self._begun) * (1 - share) / max(share, 1e-6)
             self.say(f"compress: {part}, {share:.0%}, about {left:.0f} s left")
-
-
-def _with_facts(
-    network: keras.Model, architecture: Architecture, compression: Compression
-) -> keras.Model:
-    network.architecture, network.compression = architecture, compression
-    return network
-
-
-def _keep_result(
-    folder: Path, key: str, architecture: Architecture, compression: Compression
-) -> None:
-    architecture.save(folder / "architecture.json")
-    content = {"format": _FORMAT, "key": key, **dataclasses.asdict(compression)}
-    with replaced_atomically(folder / "compression.json") as partial:
-        partial.write_text(json.dumps(content, indent=1) + "\n")
-
-
-def _kept_result(folder: Path, key: str) -> keras.Model | None:
-    """What an earlier call with the same arguments left; None if there is nothing of that kind."""
-    path = folder / "compression.json"
-    if not path.is_file():
-        return None
-    content = read_json(path, _REMEDY)
-    if content.pop("key", None) != key or content.pop("format", None) != _FORMAT:
-        return None
-    try:
-        compression = Compression(**content)
-    except TypeError as error:
-        raise DamagedFileError(path, error, _REMEDY) from error
-    architecture = Architecture.load(folder / "architecture.json", _REMEDY)
-    return _with_facts(architecture.build(), architecture, compression)
