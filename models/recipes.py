@@ -136,6 +136,7 @@ _SPOKEN_DIGITS = Recipe(
     classes=10,
     flash="12KiB",
 )
+_FOR_SENSORS = {"filters": (32, 32, 48, 48), "kernel_size": 9, "first_strides": 2}
 
 _ALL = (
     Recipe(
@@ -194,7 +195,7 @@ _ALL = (
         name="engine_noise",
         about="UCR's FordA, faults told by engine noise, Conv1D, 8 KiB; --data=FordA_TRAIN.tsv",
         network="temporal_cnn",
-        arguments={"filters": (32, 32, 48, 48), "kernel_size": 9, "first_strides": 2},
+        arguments=_FOR_SENSORS,
         data=None,
         input_shape=(500, 1),
         classes=2,
@@ -205,7 +206,7 @@ _ALL = (
         name="activity",
         about="windows of motion sensors, Conv1D, 8 KiB; --data=FOLDER of .csv per class, or .npz",
         network="temporal_cnn",
-        arguments={"filters": (32, 32, 48, 48)},
+        arguments=_FOR_SENSORS,
         data=None,
         input_shape=(128, 6),
         classes=7,
