@@ -11,6 +11,7 @@ from udc_tf.models.mobilenet_v2 import mobilenet_v2, mobilenet_v2_wide
 from udc_tf.models.resnet8 import resnet8
 from udc_tf.models.small_cnn import small_cnn
 from udc_tf.models.temporal_cnn import temporal_cnn
+from udc_tf.models.temporal_lstm import temporal_lstm
 from udc_tf.models.wide_resnet import wide_resnet
 
 __all__ = [
@@ -23,5 +24,6 @@ __all__ = [
     "resnet8",
     "small_cnn",
     "temporal_cnn",
+    "temporal_lstm",
     "wide_resnet",
 ]

@@ -191,6 +191,20 @@ _ALL = (
         network="temporal_cnn",
         input_shape=(49, 40),
     ),
+    dataclasses.replace(
+        _SPOKEN_DIGITS,
+        name="spoken_digits_lstm",
+        about="the same with an LSTM behind two convolutions",
+        network="temporal_lstm",
+        input_shape=(49, 40),
+        flash="24KiB",
+        optimizer="adam",
+        learning_rate=(3e-3, 1e-5),
+        stages=Stages(
+            epochs=30,
+            learning_rates=(Cosine(3e-3, 3e-4), Cosine(1e-3, 1e-4), Cosine(1e-4, 0.0)),
+        ),
+    ),
     Recipe(
         name="engine_noise",
         about="UCR's FordA, faults told by engine noise, Conv1D, 8 KiB; --data=FordA_TRAIN.tsv",

@@ -1,5 +1,7 @@
 """Layers that are expanded into simpler ones compute what they did, under the same names always."""
 
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -14,7 +16,13 @@ IMAGE, SEQUENCE, VECTOR = (6, 6, 8), (6, 8), (8,)
 RANDOM = keras.initializers.RandomUniform(0.5, 1.5)
 SCALED = {"gamma_initializer": RANDOM, "beta_initializer": RANDOM}
 
+_CONVNEXT, _INCEPTION = (
+    sys.modules[network.__module__]
+    for network in (keras.applications.ConvNeXtTiny, keras.applications.InceptionResNetV2)
+)
+
 ONE_INPUT = {
+    "LayerScale": (_CONVNEXT.LayerScale(0.3, 8), IMAGE),
     "LayerNormalization": (kl.LayerNormalization(**SCALED), IMAGE),
     "LayerNormalization, plain": (kl.LayerNormalization(center=False, scale=False), VECTOR),
     "RMSNormalization": (kl.RMSNormalization(), SEQUENCE),
@@ -33,6 +41,7 @@ TWO_INPUTS = {
     "Dot (1, 2)": (kl.Dot((1, 2)), (8, 8)),
     "Dot 2": (kl.Dot(2), SEQUENCE),
     "Attention": (kl.Attention(), SEQUENCE),
+    "CustomScaleLayer": (_INCEPTION.CustomScaleLayer(0.3), SEQUENCE),
 }
 
 

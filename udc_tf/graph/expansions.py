@@ -8,6 +8,7 @@ why a layer cannot be expanded: settings for which there are no operators.
 import dataclasses
 import itertools
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -345,6 +346,31 @@ def _einsum_dense(layer: Any, inputs: list[Any]) -> Any:
     return kl.Activation(layer.activation, name=_unique("activation"))(x)
 
 
+# Layers that only networks of keras.applications have.
+
+
+def _residual(layer: Any, inputs: list[Any]) -> Any:
+    return inputs[0] + inputs[1] * layer.scale
+
+
+def _layer_scale(layer: Any, inputs: list[Any]) -> Any:
+    scale = ChannelScale(center=False, name=_unique("scale"))
+    scaled = scale(inputs[0])
+    scale.set_weights([layer.gamma.numpy()])
+    return scaled
+
+
+def _of_application(network: Callable, name: str) -> type | None:
+    """A class beside the function that makes a network; None where a Keras version has no such."""
+    return getattr(sys.modules[network.__module__], name, None)
+
+
+_OF_APPLICATIONS = {
+    _of_application(keras.applications.InceptionResNetV2, "CustomScaleLayer"): _residual,
+    _of_application(keras.applications.ConvNeXtTiny, "LayerScale"): _layer_scale,
+}
+STOCHASTIC_DEPTH = _of_application(keras.applications.ConvNeXtTiny, "StochasticDepth")
+
 EXPANSIONS: dict[type, Expansion] = {
     kl.LayerNormalization: Expansion(_over_channels, _layer_normalization),
     kl.RMSNormalization: Expansion(_over_channels, _rms_normalization),
@@ -354,4 +380,9 @@ EXPANSIONS: dict[type, Expansion] = {
     kl.Attention: Expansion(_cannot_attend, _attention),
     kl.MultiHeadAttention: Expansion(_cannot_attend_with_heads, _multi_head_attention),
     kl.EinsumDense: Expansion(_cannot_sum, _einsum_dense),
+    **{
+        kind: Expansion(lambda layer, shapes: None, build)
+        for kind, build in _OF_APPLICATIONS.items()
+        if kind is not None
+    },
 }

@@ -14,7 +14,7 @@ from keras import layers as kl
 
 from udc_tf.graph import activations, shapes, time_rules
 from udc_tf.graph.affine import Affine
-from udc_tf.graph.expansions import EXPANSIONS, why_not
+from udc_tf.graph.expansions import EXPANSIONS, STOCHASTIC_DEPTH, why_not
 from udc_tf.graph.numeric_rules import (
     activation_price,
     extremum,
@@ -316,6 +316,8 @@ _AUGMENTATIONS = (
     *("RandomSharpness", "RandomShear", "RandomTranslation", "RandomZoom"),
 )
 LAYERS |= {getattr(kl, name): _NOTHING for name in _AUGMENTATIONS if hasattr(kl, name)}
+if STOCHASTIC_DEPTH is not None:
+    LAYERS[STOCHASTIC_DEPTH] = _NOTHING
 
 # `x + y` on symbolic tensors gives these operations of keras.ops rather than layers.
 OPERATIONS: dict[str, Entry] = {
