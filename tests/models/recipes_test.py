@@ -27,6 +27,8 @@ _SMALLER = {
     "mobilenet_v1": ((32, 32, 3), {}),
     "resnet8": ((16, 16, 3), {}),
     "fsrcnn": ((16, 16, 1), {}),
+    "temporal_cnn": ((16, 4), {"filters": (8, 8)}),
+    "temporal_lstm": ((8, 4), {"filters": (8,), "units": 4}),
 }
 # One of each network; the others differ in budgets and epochs only.
 _DISTINCT = sorted({(r.network, str(r.arguments)): n for n, r in recipes.RECIPES.items()}.values())
