@@ -18,6 +18,7 @@ from udc_tf.export import (
     folding,
     ranges,
     simulation,
+    table_scale,
     tflite_file,
     tflite_writer,
     two_tensors,
@@ -99,6 +100,7 @@ def to_int8(
     if calibration is not None:
         samples = ranges.take_samples(calibration, network, getattr(model, "input", None))
     network, quantizations = ranges.quantize_values(network, samples)
+    table_scale.settle(network, quantizations)
     for step in network.kernels:
         scales = [quantizations[i].scale for i in (step.inputs[0], step.output)]
         step.kernel = folding.within_int32(step.weights, *scales)

@@ -73,8 +73,9 @@ class Unrolled:
     >>> x = keras.Input((5, 3))
     >>> layer = kl.SimpleRNN(2)
     >>> y = layer(x)
-    >>> [inner.name for inner in Unrolled(layer, "rnn").network(x.shape).layers][-1]
-    'rnn_state'
+    >>> network = Unrolled(layer, "rnn").network(x.shape)
+    >>> len([inner for inner in network.layers if isinstance(inner, kl.Dense)]), y.shape
+    (2, (None, 2))
 
     Args:
         layer: one of `KINDS`.
