@@ -344,7 +344,7 @@ class TestTraining:
             widths=(0.5, 1.0), bits=(2, 8), sparsities=(0.5, 1.0), kernels=(3, 5)
         )
         search = udc_tf.make_searchable(
-            built((16, 3), keyword_network), space, udc_tf.Flash("5KiB")
+            built((16, 3), keyword_network), space, udc_tf.Flash("6KiB")
         )
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         search.compile(loss=loss)
