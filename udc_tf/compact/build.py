@@ -29,6 +29,7 @@ from udc_tf.layers.compact_kernels import (
     CompactDepthwiseConv2D,
     CompactKernel,
 )
+from udc_tf.layers.precision import global_policy
 from udc_tf.quantize.quantizers import FLOAT_BITS
 
 
@@ -107,7 +108,8 @@ class Compactor:
 
     def build(self) -> keras.Model:
         self._quantized_inputs = {}
-        return self._graph.rebuild(self._convert)
+        with global_policy("float32"):
+            return self._graph.rebuild(self._convert)
 
     @property
     def layers(self) -> dict[str, tuple[keras.layers.Layer, Slices]]:
@@ -175,7 +177,7 @@ class Compactor:
         if kind is not None:
             made = self._make_kernel_layer(node, kind, slices)
         elif isinstance(node.layer, keras.layers.Layer):
-            made = conversion.copy_layer(node.layer, node.name, len(slices.outputs))
+            made = conversion.copy_layer(node.layer, node.name, len(slices.outputs), "float32")
         else:
             return node.layer  # an operation of keras.ops: nothing of its own
         self._slices[node.name] = (made, slices)
@@ -183,7 +185,7 @@ class Compactor:
 
     def _make_kernel_layer(self, node: Node, kind: str, slices: Slices) -> CompactKernel:
         choice = self._configuration.layers.get(node.name, LayerChoice())
-        config = conversion.kernel_config(node.layer, node.name)
+        config = {**conversion.kernel_config(node.layer, node.name), "dtype": "float32"}
         if "filters" in config:
             config["filters"] = len(slices.outputs)
         if "units" in config:

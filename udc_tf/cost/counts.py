@@ -125,9 +125,13 @@ class CountMaps:
             maps["pruned"] = np.concatenate(matrices, axis=-1), np.concatenate(constants, axis=-1)
         self._soft = _SideBySide(maps)
 
-    def counts(self, z: Array) -> Counts:
-        """Counts of samples z, [..., decisions * options] (two axes if it is a tensor)."""
-        return _assemble(self._soft.split(self._soft.of(z)))
+    def counts(self, z: Array, *, sparse: bool = True) -> Counts:
+        """Counts of samples z, [..., decisions * options] (two axes if it is a tensor).
+
+        Args:
+            sparse: whether products may be sparse, which XLA has not.
+        """
+        return _assemble(self._soft.split(self._soft.of(z, sparse)))
 
     def counts_of_moves(self, chosen: np.ndarray) -> Counts:
         """Counts after each single change, [decisions, options, layers]."""
@@ -285,10 +289,12 @@ class _SideBySide:
         self._nonzeros = np.stack([columns, rows], axis=1).astype(np.int64)
         self._values = self.matrix[rows, columns]
 
-    def of(self, z: Array) -> Array:
+    def of(self, z: Array, sparse: bool) -> Array:
         """All maps of z. For tensors as a sparse product: each column follows few decisions."""
         if isinstance(z, np.ndarray):
             return z @ self.matrix + self.constant
+        if not sparse:
+            return tf.matmul(z, self.matrix) + self.constant
         transposed = tf.SparseTensor(self._nonzeros, self._values, self.matrix.shape[::-1])
         product = tf.sparse.sparse_dense_matmul(transposed, z, adjoint_b=True)
         return tf.transpose(product) + self.constant

@@ -37,7 +37,8 @@ class AnnealedPruning(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         stage, step = self._stages.stage_of(self._epoch), self._epoch * self._steps + batch
-        if stage == 3 or step % self._stages.refresh_every:
+        # Of several steps that are executed at once, the one that asks for it may be any.
+        if stage == 3 or -step % self._stages.refresh_every >= self.model.steps_per_execution:
             return
         if stage == 2:
             share = self._stages.pruned_share(step / self._steps)

@@ -19,6 +19,7 @@ from udc_tf.finetune.step import Finetuner, check_teacher
 from udc_tf.finetune.whole_biases import make_biases_whole
 from udc_tf.layers.compact_kernels import WeightTraining
 from udc_tf.layers.inventory import activation_quantizers, kernel_layers
+from udc_tf.layers.precision import computing_in
 from udc_tf.training import training_data, workers
 from udc_tf.training.batch_norm import batch_norm_layers
 from udc_tf.training.divergence import EndsWhenNotFinite, told_briefly
@@ -45,6 +46,10 @@ def finetune(
     optimizer: keras.optimizers.Optimizer | None = None,
     batch_size: int = 128,
     steps_per_epoch: int | None = None,
+    class_weight: dict[int, float] | None = None,
+    run_eagerly: bool = False,
+    steps_per_execution: int = 1,
+    jit_compile: bool | str = "auto",
     workdir: str | os.PathLike | StateFolder | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     seed: int = 0,
@@ -72,6 +77,8 @@ def finetune(
         optimizer: for the weights; SGD by default. Its learning rate is replaced by the plan's.
         batch_size: for arrays.
         steps_per_epoch: for a generator.
+        class_weight: as for `keras.Model.fit`.
+        run_eagerly, steps_per_execution, jit_compile: as for `keras.Model.compile`.
         workdir: where the state is kept after every epoch. A run that was interrupted goes on from
             there when it is called again, and ends with the weights it would have had. (With a
             `tf.data.Dataset`, if its own randomness comes from fixed seeds.)
@@ -107,11 +114,8 @@ def finetune(
     _check(tiny, teacher, loss)
     network_check.require_network(tiny, accelerator, allow_cpu)
     data = EpochData(train, batch_size, seed, steps_per_epoch)
-    if loss is None:
-        loss = Crossentropy(not gives_probabilities(tiny), stages.label_smoothing)
-    for part in (train, validation_data):
-        if isinstance(part, (tuple, list)) and len(part) > 1:
-            training_data.check_class_numbers(part[1], loss, tiny)
+    loss = loss or Crossentropy(not gives_probabilities(tiny), stages.label_smoothing)
+    _check_labels(tiny, loss, train, validation_data)
     if metrics is None and len(tiny.outputs) == 1:
         metrics = ["accuracy"]
     for layer in kernel_layers(tiny):
@@ -127,6 +131,9 @@ def finetune(
             loss,
             loss_weights,
             metrics,
+            run_eagerly=run_eagerly,
+            steps_per_execution=steps_per_execution,
+            jit_compile=jit_compile,
             range_optimizer=keras.optimizers.Adam(stages.range_learning_rate, name="range_adam"),
         )
     state = TrainingState(
@@ -145,8 +152,8 @@ def finetune(
         begin(tiny, stages.start, seed)
     if not state.progress.finished:
         finetuner.build_for(*data.batch_of_zeros())
-        run = _Run(finetuner, data, state, validation_data, list(callbacks), verbose)
-        run.all_stages()
+        run = _Run(finetuner, data, state, list(callbacks), verbose)
+        run.all_stages(validation_data=validation_data, class_weight=class_weight)
     tiny.compile("sgd", loss, loss_weights, metrics, jit_compile=False)
     return history_of(tiny, state.progress.logs)
 
@@ -167,6 +174,12 @@ def _check(tiny: keras.Model, teacher: keras.Model | None, loss: Any) -> None:
         )
 
 
+def _check_labels(tiny: keras.Model, loss: Any, *data: Any) -> None:
+    for part in data:
+        if isinstance(part, (tuple, list)) and len(part) > 1:
+            training_data.check_class_numbers(part[1], loss, tiny)
+
+
 def weight_norm(network: keras.Model) -> float:
     """The sum of the squared weights of all kernels."""
     kernels = (keras.ops.convert_to_numpy(layer.theta) for layer in kernel_layers(network))
@@ -181,27 +194,26 @@ class _Run:
         finetuner: Finetuner,
         data: EpochData,
         state: TrainingState,
-        validation_data: Any,
         callbacks: Sequence[keras.callbacks.Callback],
         verbose: int | str,
     ):
         self._finetuner, self._network = finetuner, finetuner.network
         self._stages: Stages = finetuner.stages
         self._data, self._state = data, state
-        self._validation_data, self._callbacks = validation_data, callbacks
-        self._verbose = verbose
+        self._callbacks, self._verbose = callbacks, verbose
         self._settled = state.progress.epochs > self._stages.boundaries[1]
 
-    def all_stages(self) -> None:
+    def all_stages(self, **of_fit: Any) -> None:
+        """Goes through what is left of the stages; the arguments are for `keras.Model.fit`."""
         previous = 0
         for stage, end in enumerate(self._stages.boundaries, start=1):
             if self._state.progress.epochs <= previous:
                 self._enter(stage)
             if stage < 3:
-                self._fit(end)
+                self._fit(end, **of_fit)
             else:
                 with frozen_statistics(self._network):
-                    self._fit(end)
+                    self._fit(end, **of_fit)
             previous = end
             if self._state.progress.stopped:
                 # A callback asked to stop: what is left is to make the network deployable.
@@ -236,7 +248,7 @@ class _Run:
         self._state.progress.finished = True
         self._state.save()
 
-    def _fit(self, end: int) -> None:
+    def _fit(self, end: int, **of_fit: Any) -> None:
         done = self._state.progress.epochs
         if done >= end or self._state.progress.stopped:
             return
@@ -246,15 +258,15 @@ class _Run:
         pruning = AnnealedPruning(self._stages, self._network, self._data.steps)
         keep = KeepState(self._state, passes=lambda: self._data.passed)
         replicas = self._finetuner.distribute_strategy.num_replicas_in_sync
-        with told_briefly():
+        with told_briefly(), computing_in(self._network, keras.config.dtype_policy()):
             self._finetuner.fit(
                 training_data.for_replicas(self._data.dataset, replicas),
-                validation_data=self._validation_data,
                 initial_epoch=done,
                 epochs=end,
                 callbacks=[passes, pruning, *self._callbacks, EndsWhenNotFinite(), keep],
                 verbose=self._verbose,
                 shuffle=False,  # `EpochData` does
+                **of_fit,
             )
 
 

@@ -12,6 +12,7 @@ from udc_tf.finetune.stages import Stages
 from udc_tf.layers.inventory import kernel_layers
 from udc_tf.training.batch_norm import batch_norm_layers
 from udc_tf.training.divergence import checked_finite
+from udc_tf.training.loss_scaling import unscaled
 from udc_tf.training.training_data import fits_shape
 from udc_tf.training.workers import TrainsInLockstep
 
@@ -83,8 +84,7 @@ class Finetuner(TrainsInLockstep, keras.Model):
         weighted_metrics: Any = None,
         run_eagerly: bool = False,
         steps_per_execution: int = 1,
-        # XLA was slower on the CPU, and the fake-quantizers' control flow gains nothing from it.
-        jit_compile: bool | str = False,
+        jit_compile: bool | str = "auto",
         auto_scale_loss: bool = True,
         *,
         range_optimizer: Any = "adam",
@@ -148,12 +148,15 @@ class Finetuner(TrainsInLockstep, keras.Model):
                     self._teacher(x), predictions
                 ) / replicas
             loss = checked_finite(loss, x)
-        gradients = tape.gradient(loss, [*weights, *ranges])
+            scaled = self.optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled, [*weights, *ranges])
         of_weights, of_ranges = gradients[: len(weights)], gradients[len(weights) :]
+        of_ranges = unscaled(self.optimizer, of_ranges)
         if self.stages.l2:
             kernels = {id(layer.theta) for layer in kernel_layers(self.network)}
+            l2 = self.optimizer.scale_loss(self.stages.l2 / replicas)
             of_weights = [
-                g + self.stages.l2 / replicas * tf.convert_to_tensor(v) if id(v) in kernels else g
+                g + l2 * tf.convert_to_tensor(v) if id(v) in kernels else g
                 for g, v in zip(of_weights, weights, strict=True)
             ]
         self.optimizer.apply(of_weights, weights)
@@ -167,7 +170,10 @@ class Finetuner(TrainsInLockstep, keras.Model):
                 metric.update_state(loss, sample_weight=tf.cast(count, tf.float32))
 
     def _distillation(self, target: Any, predictions: Any) -> tf.Tensor:
-        target = tf.stop_gradient(target)
+        target, predictions = keras.tree.map_structure(
+            lambda t: tf.cast(t, tf.float32), (target, predictions)
+        )
+        target = keras.tree.map_structure(tf.stop_gradient, target)
         if isinstance(self.loss, Crossentropy):
             return distillation_loss(
                 self._student_logits(predictions),

@@ -36,10 +36,15 @@ def kernel_config(layer: keras.layers.Layer, name: str) -> dict[str, Any]:
 
 
 def copy_layer(
-    layer: keras.layers.Layer, name: str, channels: int | None = None
+    layer: keras.layers.Layer,
+    name: str,
+    channels: int | None = None,
+    dtype: str | None = None,
 ) -> keras.layers.Layer:
-    """A new, unbuilt layer of the same configuration, for so many output channels if given."""
+    """A new, unbuilt layer of the same configuration, with other channels or types if given."""
     config = {**layer.get_config(), "name": safe_name(name)}
+    if dtype is not None and "dtype" in config:
+        config["dtype"] = dtype
     if isinstance(layer, kl.Normalization):
         # What it was adapted to becomes constants: a copy of the weights would not be noticed.
         moments = (np.asarray(v) for v in (layer.mean, layer.variance))

@@ -70,6 +70,7 @@ class ActivationQuantizer(keras.layers.Layer):
                 initializer=keras.initializers.Constant(value),
                 trainable=False,
                 dtype="float32",
+                autocast=False,
                 aggregation="mean",
             )
 
@@ -88,6 +89,7 @@ class ActivationQuantizer(keras.layers.Layer):
                     initializer="zeros",
                     trainable=False,
                     dtype="float64",
+                    autocast=False,
                     aggregation="only_first_replica",
                 )
                 for name in ("fractions", "units")

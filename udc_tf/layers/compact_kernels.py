@@ -20,6 +20,7 @@ from udc_tf.layers.kernels import (
     Shape,
 )
 from udc_tf.quantize import masks, number_format, quantizers
+from udc_tf.quantize.noise import stateless_uniform
 from udc_tf.quantize.quantizers import FLOAT_BITS
 
 
@@ -75,7 +76,9 @@ class CompactKernel(KernelLayer):
 
     def build(self, input_shape: Shape) -> None:
         super().build(input_shape)
-        self.log_range = self.add_weight(name="log_range", shape=(), initializer="zeros")
+        self.log_range = self.add_weight(
+            name="log_range", shape=(), initializer="zeros", autocast=False
+        )
         self.mask = self._state("mask", 1.0, self.theta.shape)
         self.beta = self._state("beta", 0.0)
         self.alpha = self._state("alpha", 1.0)
@@ -92,7 +95,9 @@ class CompactKernel(KernelLayer):
 
     def _state(self, name: str, value: float, shape: Shape = ()) -> keras.Variable:
         initializer = keras.initializers.Constant(value)
-        return self.add_weight(name=name, shape=shape, initializer=initializer, trainable=False)
+        return self.add_weight(
+            name=name, shape=shape, initializer=initializer, trainable=False, autocast=False
+        )
 
     @property
     def deployed_bits(self) -> int:
@@ -176,7 +181,7 @@ class CompactKernel(KernelLayer):
         """1 for the weights that this step quantizes. All randomness is in `draws`: it resumes."""
         seed = tf.stack([zlib.crc32(self.name.encode()) % 2**31, tf.convert_to_tensor(self.draws)])
         self.draws.assign_add(1)
-        uniform = tf.random.stateless_uniform(self.theta.shape, seed)
+        uniform = stateless_uniform(self.theta.shape, seed)
         return tf.cast(uniform < tf.convert_to_tensor(self.alpha), tf.float32)
 
     def integer_kernel(self) -> IntegerKernel:

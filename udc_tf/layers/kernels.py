@@ -76,6 +76,7 @@ class KernelLayer(keras.layers.Layer):
             shape=self.kernel_shape(input_shape),
             initializer=self.kernel_initializer,
             regularizer=self.kernel_regularizer,
+            autocast=False,  # what becomes of it is computed in float32, whatever the policy
         )
         if self.use_bias:
             self.bias = self.add_weight(
@@ -83,6 +84,7 @@ class KernelLayer(keras.layers.Layer):
                 shape=(self.output_channels(input_shape),),
                 initializer=self.bias_initializer,
                 regularizer=self.bias_regularizer,
+                autocast=False,
             )
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:

@@ -77,6 +77,7 @@ class SearchableKernel(KernelLayer):
                 shape=(len(self.options.bits),),
                 initializer="zeros",
                 trainable=False,
+                autocast=False,
                 aggregation="only_first_replica",
             )
             self.initialize_ranges()
@@ -87,6 +88,7 @@ class SearchableKernel(KernelLayer):
                 initializer="zeros",
                 dtype="float32",  # GPUs hold no int32 variables, and workers exchange no int8
                 trainable=False,
+                autocast=False,
                 aggregation="only_first_replica",
             )
 

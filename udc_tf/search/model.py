@@ -88,7 +88,8 @@ class SearchModel(StopsToSetOut, workers.TrainsInLockstep, keras.Model):
         """E / e* of the most demanding target for samples z, [samples, decisions, options]."""
         flat = tf.reshape(z, [z.shape[0], -1])
         ratios = [
-            t.cost(t.maps.counts(flat)) / self._budgets[i] for i, t in enumerate(self.problem.bound)
+            t.cost(t.maps.counts(flat, sparse=not self.jit_compile)) / self._budgets[i]
+            for i, t in enumerate(self.problem.bound)
         ]
         return tf.reduce_max(tf.stack(ratios), axis=0)
 

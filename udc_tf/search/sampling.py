@@ -6,6 +6,7 @@ what the interrupted one would have. Shapes are those of `udc_tf.search.decision
 
 import tensorflow as tf
 
+from udc_tf.quantize.noise import stateless_uniform
 from udc_tf.quantize.quantizers import straight_through
 from udc_tf.search.decisions import log_probabilities
 
@@ -74,7 +75,7 @@ def uniforms(samples: int, size: int, seed: tf.Tensor, first: int | tf.Tensor = 
     """
     fold = tf.random.experimental.stateless_fold_in
     seeds = [fold(seed, tf.cast(first, tf.int64) + i) for i in range(samples)]
-    return tf.stack([tf.random.stateless_uniform([size], s) for s in seeds])
+    return tf.stack([stateless_uniform([size], s) for s in seeds])
 
 
 def draw(

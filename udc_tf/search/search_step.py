@@ -10,6 +10,7 @@ from udc_tf.search import decisions
 from udc_tf.search.followers import followers_of
 from udc_tf.search.state import Now
 from udc_tf.training import divergence
+from udc_tf.training.loss_scaling import unscaled
 
 if TYPE_CHECKING:
     from udc_tf.search.model import SearchModel
@@ -33,7 +34,7 @@ def search_step(search: "SearchModel", data: Any) -> dict[str, tf.Tensor]:
         # Every replica adds its gradient; together they are to count once, as the task does.
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         loss = task_loss + search.settings.strength * size_loss / replicas
-        loss = divergence.checked_finite(loss, x)
+        loss = search.optimizer.scale_loss(divergence.checked_finite(loss, x))
     sources = [v.value for v in (search.state.logits, *ranges, *weights)]
     gradients = tape.gradient(loss, sources, unconnected_gradients="zero")
     _apply(search, gradients, ranges, weights, now)
@@ -51,7 +52,8 @@ def _apply(
     weights: list[keras.Variable],
     now: Now,
 ) -> None:
-    of_logits, of_ranges = gradients[0], gradients[1 : 1 + len(ranges)]
+    own = unscaled(search.optimizer, gradients[: 1 + len(ranges)])
+    of_logits, of_ranges = own[0], own[1:]
     search.optimizer.apply(gradients[1 + len(ranges) :], weights)
     if ranges:
         search.range_optimizer.apply(of_ranges, ranges)

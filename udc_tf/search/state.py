@@ -43,6 +43,7 @@ class SearchState(keras.layers.Layer):
             shape=self._valid.shape,
             initializer="zeros",
             trainable=False,
+            autocast=False,
             aggregation="only_first_replica",
         )
         # The largest probability of each decision at the start, above which it rises by xi.
@@ -51,6 +52,7 @@ class SearchState(keras.layers.Layer):
             shape=(len(self._valid), 1),
             initializer="zeros",
             trainable=False,
+            autocast=False,
             aggregation="only_first_replica",
         )
         self.start_at(np.zeros(self._valid.shape))

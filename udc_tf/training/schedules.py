@@ -61,7 +61,8 @@ class CosineOverRun(keras.optimizers.schedules.LearningRateSchedule):
     @classmethod
     def unfinished(cls, optimizer: keras.optimizers.Optimizer) -> dict[str, Any] | None:
         """The configuration of an optimizer's schedule, if it is of this kind and has no length."""
-        rate = optimizer.get_config().get("learning_rate")
+        given: Any = getattr(optimizer, "inner_optimizer", optimizer)  # of one that scales losses
+        rate = given.get_config().get("learning_rate")
         if not isinstance(rate, dict) or rate.get("class_name") != cls.__name__:
             return None
         return rate["config"] if rate["config"]["steps"] is None else None
