@@ -194,10 +194,10 @@ _ALL = (
     dataclasses.replace(
         _SPOKEN_DIGITS,
         name="spoken_digits_lstm",
-        about="the same with an LSTM behind two convolutions",
+        about="the same with an LSTM behind convolutions, 16 KiB",
         network="temporal_lstm",
         input_shape=(49, 40),
-        flash="24KiB",
+        flash="16KiB",
         optimizer="adam",
         learning_rate=(3e-3, 1e-5),
         stages=Stages(

@@ -9,7 +9,7 @@ from udc_tf.models.blocks import head, norm_relu
 def temporal_lstm(
     input_shape: tuple[int, ...] = (49, 40),
     classes: int = 10,
-    filters: tuple[int, ...] = (48, 48),
+    filters: tuple[int, ...] = (48, 48, 48),
     units: int = 32,
     kernel_size: int = 5,
     softmax: bool = False,
@@ -27,7 +27,7 @@ def temporal_lstm(
     Example:
 
     >>> temporal_lstm().get_layer("lstm").input.shape
-    (None, 13, 48)
+    (None, 7, 48)
     """
     x = inputs = keras.Input(input_shape, name="window")
     for number, channels in enumerate(filters, start=1):
