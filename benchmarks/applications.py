@@ -151,7 +151,9 @@ def report(rows: Mapping[str, Row]) -> str:
         kib = f"{row['flash'] / 1024:,.0f} of {row['budget'] / 1024:,.0f}"
         lines.append((*head, kib, same, "", round(sum(row["seconds"].values()))))
     names = ("family", "network", "input", "layers", "parameters", "KiB of budget")
-    return table((*names, "outputs equal to TFLM's", "refused", "processor seconds"), lines)
+    missing = ", ".join(family for family in FAMILIES if family not in rows) or "none"
+    text = table((*names, "outputs equal to TFLM's", "refused", "processor seconds"), lines)
+    return f"{text}\nNot run yet: {missing}.\n"
 
 
 def run(rows: Rows) -> str:

@@ -104,7 +104,8 @@ def report(rows: Mapping[str, Row]) -> str:
         for name, row in rows.items()
     ]
     head = ("network", "test accuracy", "flash", "SRAM", "equal to TFLM", "on QEMU")
-    return table((*head, "processor seconds"), lines)
+    said = "".join(f"\n{name}: `udc {' '.join(row['flags'])}`\n" for name, row in rows.items())
+    return table((*head, "processor seconds"), lines) + said
 
 
 def run(rows: Rows) -> str:
