@@ -86,13 +86,6 @@ class TestCompress:
         steps = np.abs(np.round(ours) + manifest["zero_point"] - outputs[0])
         assert steps.max() <= 1
 
-    def test_reconstruction_is_better_than_the_nearest_levels(self, model, tiny, examples):
-        plain = CompressSettings(reconstruct=False, corrections=False, follow=False, measured=False)
-        nearest = udc_tf.compress(
-            model, udc_tf.Flash(BUDGET), examples, space=SPACE, settings=plain
-        )
-        assert tiny.compression.divergence < 0.5 * nearest.compression.divergence
-
     def test_the_architecture_builds_it_again(self, tiny, examples, tmp_path):
         tiny.architecture.save(tmp_path / "arch.json")
         again = udc_tf.Architecture.load(tmp_path / "arch.json").build()
@@ -118,22 +111,6 @@ class TestCompress:
         keras.utils.set_random_seed(0)
         for before, after in zip(_network().get_weights(), model.get_weights(), strict=True):
             np.testing.assert_array_equal(before, after)
-
-    def test_several_budgets_share_the_sensitivities(self, model, examples, tmp_path):
-        labels = model.predict(examples, verbose=0).argmax(-1)
-        found = udc_tf.compress_front(
-            model,
-            [udc_tf.Flash(6_500), [udc_tf.Flash(8_000), udc_tf.Macs(1e6)]],
-            examples,
-            labels=labels,
-            space=udc_tf.SearchSpace(bits=(2, 4, 8)),
-            settings=CompressSettings(examples=32, probe_examples=8),
-            workdir=tmp_path,
-        )
-        assert [t.compression.flash_bytes <= b for t, b in zip(found, (6_500, 8_000), strict=True)]
-        assert found[0].compression.divergence > found[1].compression.divergence
-        assert found[0].compression.accuracy_before == 1.0
-        assert {p.name for p in tmp_path.iterdir()} == {"sensitivities.json", "6500B", "8000B"}
 
 
 class TestRefusals:

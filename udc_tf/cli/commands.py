@@ -28,6 +28,8 @@ _ABOUT = {
     "udc-search": "Searches for the network that fits the budget.",
     "udc-finetune": "Finetunes what udc-search found in --workdir.",
     "udc-export": "Compiles and verifies what udc-finetune left in --workdir, and reports.",
+    "udc-compress": "Brings a trained network into the budget without training; exports, verifies "
+    "and reports.",
     "udc-check": "Says what the NPU makes of each layer of a network; exit code 1: refused.",
 }
 _STEPS_OF = {
@@ -35,6 +37,7 @@ _STEPS_OF = {
     "udc-search": ("search",),
     "udc-finetune": ("finetune",),
     "udc-export": ("export",),
+    "udc-compress": ("search", "export"),  # it stands in the place of search and finetuning
 }
 
 
@@ -52,6 +55,10 @@ def udc_finetune() -> None:
 
 def udc_export() -> None:
     leave(main("udc-export", sys.argv))
+
+
+def udc_compress() -> None:
+    leave(main("udc-compress", sys.argv))
 
 
 def udc_check() -> None:
@@ -118,6 +125,10 @@ def _run(command: str, values: flags.FlagValues, line: str, say: Say) -> int:
         from udc_tf.cli.check_command import run_check
 
         return run_check(options.over({}), values, say)
+    if values["dry_run"].value and command == "udc-compress":
+        raise UsageError(
+            "udc-compress trains nothing, so there is nothing to plan: leave --dry_run."
+        )
     if values["dry_run"].value:
         from udc_tf.cli.dry_run import dry_run
 
@@ -133,11 +144,18 @@ def _run(command: str, values: flags.FlagValues, line: str, say: Say) -> int:
     model_stored_in = None if options.model else folder
     options = options.over(earlier)
     runs = _runs(options, model_stored_in)
+    if command == "udc-compress":
+        runs = {n: dataclasses.replace(r, compresses=True) for n, r in runs.items()}
     if folder is None:
         raise UsageError("--workdir=FOLDER is needed: everything is kept there.")
     # All that can be refused is refused before anything is made or noted.
     _check(command, runs, WorkDir.at(folder))
-    check_runs(runs, WorkDir.at(folder), _STEPS_OF[command])
+    if command == "udc-compress":
+        from udc_tf.cli.compress_step import check_compression
+
+        check_compression(runs)
+    else:
+        check_runs(runs, WorkDir.at(folder), _STEPS_OF[command])
     run = next(iter(runs.values()))
     work = WorkDir.open(folder) if workers.is_chief else WorkDir(pathlib.Path(folder))
     with contextlib.ExitStack() as stack:
@@ -236,6 +254,7 @@ def _run_parts(
     say: Say,
     workers: Workers,
 ) -> None:
+    from udc_tf.cli.compress_step import run_compress
     from udc_tf.cli.front_run import search_front
 
     workers.wait()
@@ -247,13 +266,19 @@ def _run_parts(
             else:
                 say(f"{name}:")
                 _step(step, run, parts[name], line, say, workers)
-        if step == "search":
+        if step == "search" and next(iter(runs.values())).compresses:
+            run_compress(runs, top, parts, say)
+        elif step == "search":
             search_front(runs, top, parts, say, workers)
 
 
 def _search(run: Run, work: WorkDir, say: Say, workers: Workers) -> None:
+    from udc_tf.cli.compress_step import run_compress
     from udc_tf.cli.training_steps import run_search
 
+    if run.compresses:
+        run_compress({"": run}, work, {"": work}, say)
+        return
     say(run_search(run, work, say, workers).table())
 
 

@@ -114,6 +114,7 @@ class Run:
     kept: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
     # The work directory that names the model, if the user did not in this call.
     model_stored_in: str | None = None
+    compresses: bool = False  # whether nothing is searched and trained
 
     def load_data(self, download: bool = True) -> Dataset | FileDataset:
         """The data, read once for all steps of the run."""
@@ -210,6 +211,8 @@ class Run:
             "size_compiles": self.size_compiles,
             "seed": self.seed,
         }
+        if self.compresses:
+            search["how"] = "udc-compress"
         finetune = {"stages": dataclasses.asdict(r.stages), "teacher": o.teacher}
         return {"search": search, "finetune": finetune, "export": {}}
 

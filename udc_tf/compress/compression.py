@@ -36,7 +36,7 @@ def compress(
     settings: CompressSettings | None = None,
     seed: int = 0,
     allow_cpu: bool = False,
-    say: Callable[[str], None] = logging.info,
+    say: Callable[[str], object] = logging.info,
 ) -> keras.Model:
     """A trained model inside a budget, without training.
 
@@ -110,7 +110,7 @@ def compress_front(
     settings: CompressSettings | None = None,
     seed: int = 0,
     allow_cpu: bool = False,
-    say: Callable[[str], None] = logging.info,
+    say: Callable[[str], object] = logging.info,
 ) -> list[keras.Model]:
     """The same for several budgets, from one measurement of the sensitivities.
 

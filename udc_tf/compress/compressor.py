@@ -76,7 +76,7 @@ class Compressor:
         classes: np.ndarray | None,
         settings: CompressSettings,
         seed: int,
-        say: Callable[[str], None],
+        say: Callable[[str], object],
         workdir: str | os.PathLike | None,
         until: float | None,
         begun: float,
@@ -336,7 +336,7 @@ def _out_of_reach(problem: SearchProblem, prices: Sequence[Prices]) -> ValueErro
 class _Progress:
     """Says, every few seconds, how much of a part is done and how long the rest of it will take."""
 
-    def __init__(self, say: Callable[[str], None], every: float = 5.0):
+    def __init__(self, say: Callable[[str], object], every: float = 5.0):
         self.say, self._every = say, every
         self._part, self._begun, self._said, self._share = "", 0.0, 0.0, 0.0
 
