@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -10,6 +10,7 @@ import numpy as np
 from absl import logging
 
 from udc_tf import network_check
+from udc_tf.compact.architecture import Architecture
 from udc_tf.cost.priced_network import Plan
 from udc_tf.cost.targets import BoundTarget, Target
 from udc_tf.graph import conversion
@@ -54,6 +55,7 @@ def make_searchable(
     settings: SearchSettings | None = None,
     *,
     allow_cpu: bool = False,
+    start: Architecture | Mapping[str, float] | None = None,
 ) -> SearchModel:
     """A model whose `fit` searches for the best configuration of `model` inside the targets.
 
@@ -71,6 +73,9 @@ def make_searchable(
         target: one target, or several that must all hold. It must be given.
         settings: constants of the algorithm.
         allow_cpu: whether operators that the NPU does not run may be left to the CPU.
+        start: an architecture, such as `udc_tf.compress` gives it, or its `choices`: when the
+            warm-up ends, the search sets out from the options that are nearest to these instead of
+            from its own first guess. What it does not say stays whole.
 
     Raises:
         ValueError: nothing can be searched, a target is below the smallest configuration, or the
@@ -103,9 +108,24 @@ def make_searchable(
         _check_reachable(targets, problem.bound, problem.plan)
         network, layers = _searchable_network(problem.compactable[0], problem.plan)
         conversion.keep_output_names(model, network)
+    if start is not None:
+        choices = start.choices if isinstance(start, Architecture) else start
+        problem = dataclasses.replace(problem, start=_checked_start(choices, problem.plan))
     for name, reason in problem.plan.left_out.items():
         logging.info("Not searched: %s, because %s", name, reason)
     return SearchModel(network, layers, problem, settings, name=f"{model.name}_search")
+
+
+def _checked_start(choices: Mapping[str, float], plan: Plan) -> dict[str, float]:
+    """Refuses an architecture of another network; decisions that this space lacks do not matter."""
+    layers = {f"{kind}/{layer.name}" for layer in plan.layers for kind in ("bits", "sparsity")}
+    known = layers | {d.name for d in plan.decisions}
+    if choices and known.isdisjoint(choices):
+        raise ValueError(
+            "`start` must be an architecture of this network, whose decisions are such as "
+            f"{min(known)!r}. Received: {', '.join(sorted(choices)[:3])}"
+        )
+    return {name: float(value) for name, value in choices.items()}
 
 
 def checked_targets(target: Target | Sequence[Target] | None) -> tuple[Target, ...]:

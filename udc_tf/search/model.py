@@ -299,7 +299,7 @@ class SearchModel(StopsToSetOut, workers.TrainsInLockstep, keras.Model):
             return
         priced = zip(self.problem.plan.layers, self.kernel_layers, strict=True)
         thetas = {p.name: layer.theta for p, layer in priced}
-        harms = start.harms_of(self.problem.plan, thetas, self.state.options)
+        harms = start.harms_of(self.problem.plan, thetas, self.state.options, self.problem.start)
         valid = self.state.valid.numpy()
         self.state.start_at(start.first_guess(harms, valid, self.cost_ratios, certainty))
 
@@ -367,6 +367,7 @@ class SearchModel(StopsToSetOut, workers.TrainsInLockstep, keras.Model):
             "targets": [loadable(t) for t in self.problem.targets],
             "settings": dataclasses.asdict(self.settings),
             "allow_cpu": self.problem.allow_cpu,
+            "start": self.problem.start,
         }
 
     @classmethod
@@ -379,6 +380,7 @@ class SearchModel(StopsToSetOut, workers.TrainsInLockstep, keras.Model):
             target=[target_from_dict(t) for t in config["targets"]],
             settings=SearchSettings(**config["settings"]),
             allow_cpu=config.get("allow_cpu", False),
+            start=config.get("start"),
         )
 
     def get_compile_config(self) -> dict[str, Any]:

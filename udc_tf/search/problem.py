@@ -21,6 +21,7 @@ class SearchProblem:
     bound: tuple[BoundTarget, ...]
     compactable: Any  # (graph, channel groups) of the original, None for subclassed models
     allow_cpu: bool = False  # whether operators may be left to the CPU
+    start: dict[str, float] | None = None  # decision -> value, where the search sets out
 
     def require_device(self) -> None:
         """Raises a `ValueError` if a device among the targets does not run all configurations.

@@ -18,7 +18,7 @@ their number.
 """
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import keras
 import numpy as np
@@ -38,6 +38,7 @@ _PER_HALVED_BITS = 0.03
 _WIDTH, _NARROWNESS = 0.4, 0.1
 _PRUNING, _PRUNING_MORE = 0.08, 0.018
 _NOTHING = 1e-6
+_PER_STEP = 0.05  # from where a search is told to start: with the default certainty, three nats
 
 
 def harm(decision: Decision, theta: np.ndarray | None) -> np.ndarray:
@@ -123,8 +124,15 @@ def first_guess(
     return np.where(valid, logits - logits.mean(axis=-1, keepdims=True, where=valid), 0.0)
 
 
-def harms_of(plan: Plan, thetas: dict[str, keras.Variable], options: int) -> np.ndarray:
+def harms_of(
+    plan: Plan,
+    thetas: dict[str, keras.Variable],
+    options: int,
+    near: Mapping[str, float] | None = None,
+) -> np.ndarray:
     """The harms of all decisions, padded to `options`; `thetas` by the names of their layers.
+
+    With `near`, decision -> value, it is the distance from there that harms.
 
     A width counts once for every layer that writes its channels: those of a residual network's
     trunk are missed in all of its blocks.
@@ -137,8 +145,26 @@ def harms_of(plan: Plan, thetas: dict[str, keras.Variable], options: int) -> np.
     )
     rows = np.zeros((len(plan.decisions), options))
     for row, decision in zip(rows, plan.decisions, strict=True):
+        if near is not None:
+            row[: len(decision.options)] = _distance(decision, near)
+            continue
         theta = thetas.get(decision.subject)
         theta = None if theta is None else keras.ops.convert_to_numpy(theta)
         times = writers[decision.subject] if decision.kind == "width" else 1
         row[: len(decision.options)] = times * harm(decision, theta)
     return rows
+
+
+def _distance(decision: Decision, near: Mapping[str, float]) -> np.ndarray:
+    """How many options lie between each and the one that is nearest to where a search starts.
+
+    What is not said stays whole: all channels, bits, weights and taps; the first branch.
+
+    >>> _distance(Decision("bits", "conv", (2, 4, 8)), {"bits/conv": 5}).tolist()
+    [0.05, 0.0, 0.05]
+    """
+    values = np.asarray(decision.options, float)
+    whole = values[0] if decision.kind == "choice" else values[-1]
+    wanted = near.get(decision.name, whole)
+    numbers = np.arange(len(values))
+    return _PER_STEP * np.abs(numbers - np.abs(values - wanted).argmin())
