@@ -4,8 +4,9 @@ paddings, depthwise, pooling, addition, multiplication, concatenation, dense, me
     python -m benchmarks.npu_random --networks=1000
     python -m benchmarks.npu_random --networks=300 --every_operator
 
-The second also draws ELU, ABS, HARD_SWISH, PRELU, transpositions, extrema over an axis, slices,
-grouped convolutions and squares, and sequences besides images.
+The second also draws ELU, ABS, HARD_SWISH, PRELU, RSQRT, matrix products, transpositions, extrema
+over an axis, means and maxima of channels, slices, grouped convolutions, squares and bilinear
+resizing, and sequences besides images.
 
 Accelerator, memory mode and strategy go round with the seed. A network that differs is listed with
 the trace's verdict, and compiled again without cascading: Vela 5.2.0 lets a convolution overwrite

@@ -42,9 +42,11 @@ class Curve:
             suffix=self._named(name),
         )
 
-    def apply(self, operator: str, *values: int, name: str = "") -> int:
-        shape = self._emitter.shape(values[0])
-        return self._emitter.emit(operator, self._node, values, shape, suffix=self._named(name))
+    def apply(self, operator: str, *values: int, name: str = "", **options: float) -> int:
+        shape, suffix = self._emitter.shape(values[0]), self._named(name)
+        return self._emitter.emit(
+            operator, self._node, values, shape, suffix=suffix, options=options
+        )
 
     def tanh(self, value: int, name: str) -> int:
         output = self.apply("TANH", value, name=name)
@@ -98,14 +100,15 @@ def _mish(curve: Curve, value: int, options: dict) -> int:
 def _softsign(curve: Curve, value: int, options: dict) -> int:
     """x / (1 + |x|), the quotient as the square of a reciprocal square root."""
     size = curve.line(curve.apply("ABS", value, name="size"), 1.0, 1.0, "beside")
-    root = curve.apply("RSQRT", size, name="root")
+    root = curve.apply("RSQRT", size, name="root", least=1.0)
     return curve.apply("MUL", curve.apply("MUL", value, root, name="half"), root)
 
 
 def _squareplus(curve: Curve, value: int, options: dict) -> int:
     """(x + s * (1 / sqrt(s))) / 2 with s = x^2 + b."""
     square = curve.line(curve.apply("MUL", value, value, name="square"), 1.0, options["b"], "sum")
-    root = curve.apply("MUL", square, curve.apply("RSQRT", square, name="rsqrt"), name="root")
+    rsqrt = curve.apply("RSQRT", square, name="rsqrt", least=options["b"])
+    root = curve.apply("MUL", square, rsqrt, name="root")
     return curve.line(curve.apply("ADD", value, root, name="twice"), 0.5, 0.0)
 
 

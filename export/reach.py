@@ -64,7 +64,8 @@ _REACH: dict[str, Reach] = {
     "ABS": lambda step, inputs: [0.0, *(abs(edge) for edge in inputs[0])],
     "DEPTHWISE_CONV_2D": _affine,
     "RSQRT": lambda step, inputs: [
-        1 / math.sqrt(max(edge, inputs[0][1] / _LEVELS, 1e-12)) for edge in inputs[0]
+        1 / math.sqrt(max(edge, inputs[0][1] / _LEVELS, step.options["least"]))
+        for edge in inputs[0]
     ],
     "MEAN": _of_both_ends(lambda step, edge: edge),
     "ELU": _of_both_ends(lambda step, edge: edge if edge > 0 else math.expm1(edge)),

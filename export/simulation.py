@@ -195,7 +195,9 @@ _OPERATIONS = {
     "MAXIMUM": lambda step, inputs, shape: tf.maximum(*inputs),
     "MINIMUM": lambda step, inputs, shape: tf.minimum(*inputs),
     "BATCH_MATMUL": lambda step, inputs, shape: tf.linalg.matmul(*inputs),
-    "RSQRT": lambda step, inputs, shape: tf.math.rsqrt(inputs[0]),
+    "RSQRT": lambda step, inputs, shape: tf.math.rsqrt(
+        tf.maximum(inputs[0], step.options["least"])
+    ),
     "ABS": lambda step, inputs, shape: tf.abs(inputs[0]),
     "ELU": lambda step, inputs, shape: tf.nn.elu(inputs[0]),
     "PRELU": _prelu,

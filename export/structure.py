@@ -110,5 +110,6 @@ _OPTIONS = {
     "CONCATENATION": _concatenate,
     "PACK": _concatenate,
     "BATCH_MATMUL": lambda node: {},
+    "RSQRT": lambda node: {"least": node.layer.epsilon},
     "TRANSPOSE": _transpose,
 }

@@ -96,6 +96,70 @@ def test_planted_fault_is_caught_and_named(monkeypatch, tmp_path, is_compact, fa
     assert list(tmp_path.iterdir()) == []
 
 
+def newer_network() -> keras.Model:
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((4, 8))
+    x = kl.Conv1DTranspose(8, 3, padding="same", name="up")(inputs)
+    x = kl.LayerNormalization(name="norm")(x)
+    x = kl.MultiHeadAttention(2, 4, name="heads")(x, x)
+    x = kl.Conv1D(6, 1, activation="softplus", name="soft")(x)
+    x = keras.ops.max(x, axis=-1, keepdims=True) + x
+    return keras.Model(inputs, kl.Dense(4, name="head")(kl.Flatten()(x)))
+
+
+def _kind(lowered, kind: str, name: str):
+    return next(step for step in lowered.steps if step.kind == kind and step.name == name)
+
+
+def _flip_transposed(lowered):
+    step = _step(lowered, "up")
+    codes = step.kernel.codes.copy()
+    codes[3] *= -1
+    step.kernel = dataclasses.replace(step.kernel, codes=codes)
+
+
+def _drop_root(lowered):
+    _step(lowered, "norm/root").kind = "RESHAPE"
+
+
+def _swap_axes_of_keys(lowered):
+    _step(lowered, "heads/transpose_2").options["order"] = (0, 2, 1, 3)  # as long as wide
+
+
+def _swap_matrices(lowered):
+    step = _step(lowered, "heads/matmul")
+    step.inputs = step.inputs[::-1]
+
+
+def _bend_otherwise(lowered):
+    _kind(lowered, "ADD", "soft").kind = "SUB"
+
+
+def _forget_channels(lowered):
+    step = next(s for s in lowered.steps if s.kind == "MAX_POOL_2D")
+    step.kind = "AVERAGE_POOL_2D"
+
+
+@pytest.mark.parametrize(
+    "fault,layer",
+    [
+        (_flip_transposed, "up"),
+        (_drop_root, "norm/root"),
+        (_swap_axes_of_keys, "heads/transpose_2"),
+        (_swap_matrices, "heads/matmul"),
+        (_bend_otherwise, "soft"),
+        (_forget_channels, "max.*"),
+    ],
+)
+def test_planted_fault_in_newer_operators(fault, layer):
+    model, data = newer_network(), images(4, 8)
+    exact = int8.to_int8(model, data)
+    assert agreement.check(model, exact, [data])["worst_layer"] < 0.5
+    fault(exact.network)
+    with pytest.raises(errors.MismatchError, match=f"layer `{layer}`"):
+        agreement.check(model, exact, [data])
+
+
 def test_layer_that_lowering_takes_for_nothing(monkeypatch):
     model = keras.Sequential(
         [keras.Input((6,)), kl.Dense(4), kl.LeakyReLU(name="leaky"), kl.Dense(2)]

@@ -242,6 +242,47 @@ class NetworkBuilder:
             return self.operator(_OPS.LEAKY_RELU, [x], out, options, "LeakyReluOptions")
         return self.operator(getattr(_OPS, name), [x], out)
 
+    def rsqrt(self, x) -> int:
+        """Of the squares of `x`, which cannot be negative."""
+        options = schema.MulOptionsT()
+        square = self.activation(self.shape(x), self.spread(x) ** 2, 0.0)
+        square = self.operator(_OPS.MUL, [x, x], square, options, "MulOptions")
+        out = self.activation(self.shape(x), self.rng.uniform(0.5, 4) / self.spread(x), 0.0)
+        return self.operator(_OPS.RSQRT, [square], out)
+
+    def matmul(self, x) -> int:
+        """The product of each plane with its own transposed, as attention has it."""
+        order = [0, 1, 3, 2]
+        turned = self._like(x, [self.shape(x)[axis] for axis in order])
+        options = schema.TransposeOptionsT()
+        inputs = [x, self.constant(order)]
+        turned = self.operator(_OPS.TRANSPOSE, inputs, turned, options, "TransposeOptions")
+        _, rows, columns, depth = self.shape(x)
+        spread = self.spread(x) ** 2 * math.sqrt(depth)
+        out = self.activation((1, rows, columns, columns), spread)
+        options = schema.BatchMatMulOptionsT()
+        return self.operator(_OPS.BATCH_MATMUL, [x, turned], out, options, "BatchMatMulOptions")
+
+    def channel_mean(self, x) -> int:
+        """As `reducing` writes it, spread over the channels again by a difference."""
+        mean = self.conv(x, 1, kernel=(1, 1))
+        return self.binary("sub", x, mean)
+
+    def channel_max(self, x) -> int:
+        _, rows, columns, depth = self.shape(x)
+        flat = self.reshape(x, (1, rows * columns, depth, 1))
+        size = (1, depth)
+        return self.reshape(self.pool(flat, size, size, VALID, False), (1, rows, columns, 1))
+
+    def bilinear(self, x) -> int:
+        _, height, width, depth = self.shape(x)
+        options = schema.ResizeBilinearOptionsT()
+        options.halfPixelCenters = True
+        size = self.constant([2 * height, 2 * width])
+        out = self._like(x, (1, 2 * height, 2 * width, depth))
+        kind = "ResizeBilinearOptions"
+        return self.operator(_OPS.RESIZE_BILINEAR, [x, size], out, options, kind)
+
     def prelu(self, x) -> int:
         slopes = self.rng.integers(-127, 128, (1, 1, self.shape(x)[3])).astype(np.int8)
         slopes = self.tensor(slopes.shape, self.rng.uniform(0.001, 0.01), data=slopes)

@@ -106,10 +106,15 @@ def _random_newer_layer(build: NetworkBuilder, rng: np.random.Generator, x: int)
         return build.conv(x, groups * int(rng.integers(1, 5)), groups=groups)
     if kind == "square":
         return build.binary("mul", x, x)
+    if kind == "bilinear" and math.prod(build.shape(x)[1:3]) > 200:
+        return x
     return getattr(build, kind)(x)
 
 
-NEWER_LAYERS = ("unary", "unary", "prelu", "transpose", "reduce", "slice", "grouped", "square")
+NEWER_LAYERS = (
+    *("unary", "unary", "prelu", "transpose", "reduce", "slice", "grouped", "square"),
+    *("rsqrt", "matmul", "channel_mean", "channel_max", "bilinear"),
+)
 LAYERS = (
     *("conv", "conv", "conv", "depthwise", "depthwise", "average", "maximum"),
     *("add", "sub", "mul", "broadcast", "concat", "extremum", "unary", "pad"),

@@ -58,7 +58,6 @@ _MISH = Activation("mish", "MISH")
 _SOFTSIGN = Activation("softsign", "SOFTSIGN")
 _SPARSE_PLUS = Activation("sparse_plus", "SPARSE_PLUS")
 _SQUARE = Activation("square", "SQUARE")
-_RSQRT = Activation("rsqrt", "RSQRT")
 _ABS = Activation("abs", "ABS")
 _SELU = Activation("selu", "SELU", {"alpha": 1.6732632423543772, "scale": 1.0507009873554805})
 
@@ -177,7 +176,6 @@ _OPERATIONS: dict[str, Activation | Callable[[Any], Activation]] = {
     "Squareplus": lambda operation: _squareplus(operation.b),
     "SoftShrink": lambda operation: _soft_shrink(operation.threshold),
     "Square": _SQUARE,
-    "Rsqrt": _RSQRT,
     "Abs": _ABS,
     "Absolute": _ABS,
     "Elu": lambda operation: _elu(operation.alpha),

@@ -18,8 +18,10 @@ from keras import layers as kl
 from keras import ops
 
 from udc_tf.layers.channel_scale import ChannelScale
+from udc_tf.layers.reciprocal_root import ReciprocalRoot
 
 Shapes = Sequence[tuple[int | None, ...]]
+_OF_UNIT_NORMALIZATION = 1e-12  # Keras' epsilon, which is no setting
 _MOST_GROUPS = 8  # each is some eight operators
 
 
@@ -92,7 +94,11 @@ def _unique(role: str) -> str:
 def _normalized(x: Any, axes: tuple[int, ...], epsilon: float, centred: bool = True) -> Any:
     if centred:
         x = x - ops.mean(x, axes, keepdims=True)
-    return x * ops.rsqrt(ops.mean(ops.square(x), axes, keepdims=True) + epsilon)
+    return x * _root(ops.mean(ops.square(x), axes, keepdims=True), epsilon)
+
+
+def _root(x: Any, epsilon: float) -> Any:
+    return ReciprocalRoot(epsilon, name=_unique("root"))(x + epsilon)
 
 
 def _over_channels(layer: Any, shapes: Shapes) -> str | None:
@@ -133,7 +139,7 @@ def _rms_normalization(layer: Any, inputs: list[Any]) -> Any:
 
 def _unit_normalization(layer: Any, inputs: list[Any]) -> Any:
     (x,) = inputs
-    return x * ops.rsqrt(ops.sum(ops.square(x), -1, keepdims=True) + 1e-12)
+    return x * _root(ops.sum(ops.square(x), -1, keepdims=True), _OF_UNIT_NORMALIZATION)
 
 
 def _groups(layer: Any, channels: int) -> int:

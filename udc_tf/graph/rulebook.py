@@ -39,6 +39,7 @@ from udc_tf.layers.kernels import (
     DepthwiseConv1DKernel,
     DepthwiseConv2DKernel,
 )
+from udc_tf.layers.reciprocal_root import ReciprocalRoot
 
 # Layers with a kernel.
 
@@ -269,6 +270,7 @@ LAYERS: dict[type, Entry] = {
     kl.Rescaling: _rescaling,
     kl.Normalization: _normalization,
     ChannelScale: _affine(),
+    ReciprocalRoot: Rule("RSQRT", price=one("RSQRT")),
     **dict.fromkeys(EXPANSIONS, _not_expanded),
     # Activations.
     **dict.fromkeys((kl.Activation, kl.ReLU, kl.Softmax, kl.LeakyReLU, kl.ELU), _activation),
@@ -335,6 +337,7 @@ OPERATIONS: dict[str, Entry] = {
     "Amax": reduction("MAX_POOL_2D"),
     "Amin": missing("Amin", "take -keras.ops.max(-x)"),
     "Matmul": matrix_product,
+    "Rsqrt": missing("Rsqrt", "take LayerNormalization or RMSNormalization"),
     "Concatenate": _joining("CONCATENATION"),
     "Stack": _joining("PACK"),
     **dict.fromkeys(("Reshape", "Squeeze", "ExpandDims"), _MOVES_WHOLE),
