@@ -37,6 +37,7 @@ _PER_MASK_BYTE = 20
 _PER_PAIR = 2 * 10**5  # two accesses compared
 _PER_COMMAND = 2 * 10**4
 _RUNNING_KERNELS = 2  # operations that may still run when a copy begins
+_COPIED_TOGETHER = 16  # bytes: Vela rounds the length of a copied tensor up to them
 
 
 class AccessChecker:
@@ -90,7 +91,9 @@ class AccessChecker:
     def copy(self, dma: Dma) -> None:
         """Checks and notes a copy."""
         self.spend(dma.work + _PER_PAIR * 3 * len(self._kernels))
-        self._check_written(dma.source)
+        written = self._written_of(dma.source)
+        if not written[: 1 - _COPIED_TOGETHER].all():
+            raise MemoryAccessError(f"reads bytes of {dma.source.name} that nothing has written")
         if self._overlap(dma.source, dma.destination):
             raise MemoryAccessError("the copy's source and destination overlap")
         for kernel in self._kernels:
@@ -98,7 +101,9 @@ class AccessChecker:
                 raise MemoryAccessError(f"overwrites what {kernel.position} may still read")
             if self._overlap(dma.source, kernel.ofm) or self._overlap(dma.destination, kernel.ofm):
                 raise MemoryAccessError(f"touches what {kernel.position} may still write")
-        self._mark(dma.destination)
+        # What nothing has written at the end of a tensor may be copied along, but not be used.
+        target = dma.destination
+        self._written[target.store][target.start : target.start + target.length] = written
         self._copies.append(dma)
 
     def kernel(self, operation: BlockOperation) -> None:
@@ -146,6 +151,11 @@ class AccessChecker:
             written = memory.all_marked(self._written[what.region.store], what)
         if not written:
             raise MemoryAccessError(f"reads bytes of {what.name} that nothing has written")
+
+    def _written_of(self, span: Span) -> np.ndarray:
+        if span.store not in self._written:
+            return np.ones(span.length, bool)
+        return self._written[span.store][span.start : span.start + span.length].copy()
 
     def _mark(self, what: FeatureMap | Span) -> None:
         if isinstance(what, Span):
