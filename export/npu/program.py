@@ -130,7 +130,7 @@ class AccessChecker:
                 raise MemoryAccessError(f"uses bytes that {dma.position} may still be copying")
             if self._overlap(ofm, dma.source):
                 raise MemoryAccessError(f"overwrites what {dma.position} may still be copying")
-        self._mark(ofm)
+        memory.mark(self._written[ofm.region.store], ofm)
         self._kernels = [*self._kernels, operation][-_RUNNING_KERNELS:]
 
     @staticmethod
@@ -156,12 +156,6 @@ class AccessChecker:
         if span.store not in self._written:
             return np.ones(span.length, bool)
         return self._written[span.store][span.start : span.start + span.length].copy()
-
-    def _mark(self, what: FeatureMap | Span) -> None:
-        if isinstance(what, Span):
-            self.define(what.store, what.start, what.length)
-        else:
-            memory.mark(self._written[what.region.store], what)
 
     def _overlap(self, one: FeatureMap | Span, other: FeatureMap | Span) -> bool:
         store, low, high = extent(one)
