@@ -2,10 +2,11 @@
 
     python -m benchmarks.layers
 
-A network with that layer behind a convolution is made searchable, which refuses it in a sentence or
-does not; then it is finetuned in all three stages, a few steps each, and exported. A row has the
-sentence, or the correlation of TFLM's outputs with the finetuned Keras network's (the worst of
-them), whether the NPU is equal to TFLM bit for bit, and the int8 operators.
+A network with that layer behind a convolution (augmentations: between two, since some of them have
+no gradient) is made searchable, which refuses it in a sentence or does not; then it is finetuned in
+all three stages, a few steps each, and exported. A row has the sentence, or the correlation of
+TFLM's outputs with the finetuned Keras network's (the worst of them), whether the NPU is equal to
+TFLM bit for bit, and the int8 operators.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,13 +20,20 @@ import udc_tf
 from benchmarks import harness
 from benchmarks.harness import Row, Rows, table
 from tests.support import npu_networks as nets
-from tests.support.every_layer import ACTIVATIONS, LAYERS, network_of
+from tests.support.every_layer import ACTIVATIONS, AUGMENTATIONS, LAYERS, network_of
 from udc_tf.export import agreement, tflm_check
 from udc_tf.export.int8 import to_int8
 from udc_tf.export.npu import NpuNetwork
 
 ROOMY = udc_tf.Flash("64MiB")
 SAMPLES = 32
+
+
+def with_layer(name: str) -> keras.Model:
+    model = network_of(name)
+    if name not in AUGMENTATIONS:
+        return model
+    return keras.Model(model.inputs, [kl.Conv2D(2, 1)(output) for output in model.outputs])
 
 
 def with_activation(name: str) -> keras.Model:
@@ -89,7 +97,7 @@ def report(rows: Mapping[str, Row]) -> str:
 def run(rows: Rows) -> str:
     tf.config.run_functions_eagerly(True)  # tracing takes longer than these few steps
     for name in LAYERS:
-        rows.once(f"layer {name}", lambda name=name: _seeded(lambda: network_of(name)))
+        rows.once(f"layer {name}", lambda name=name: _seeded(lambda: with_layer(name)))
     for name in ACTIVATIONS:
         rows.once(f"activation {name}", lambda name=name: _seeded(lambda: with_activation(name)))
     return report(rows.read())
