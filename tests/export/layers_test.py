@@ -365,6 +365,24 @@ class TestTraining:
         ours, theirs = (tflm_check.run(model.content, codes)[0] for model in (exact, calibrated))
         assert np.corrcoef(np.ravel(ours), np.ravel(theirs))[0, 1] > 0.99
 
+    def test_a_recurrent_layer_is_decided_about_finetuned_and_arrives(self):
+        shape = (3, 4)
+        model = built(shape, lambda x: kl.Dense(4, name="head")(kl.LSTM(6, name="memory")(x)))
+        space = udc_tf.SearchSpace(widths=(0.5, 1.0), bits=(2, 8), sparsities=(0.5, 1.0))
+        search = udc_tf.make_searchable(model, space, udc_tf.Flash("7KiB"))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        data, labels = noise(shape, 64), np.arange(64) % 4
+        decided = set(search.architecture().choices)
+        assert len([name for name in decided if name.startswith("width/memory")]) == 1
+        for gate in ("input", "forget", "cell", "output"):
+            kernels = f"memory_{gate}_kernel", f"memory_{gate}_recurrent"
+            assert {f"{kind}/{k}" for kind in ("bits", "sparsity") for k in kernels} <= decided
+        tiny = search.architecture().build()
+        stages = udc_tf.Stages(epochs=(0, 0, 1))
+        udc_tf.finetune(tiny, (data, labels), stages=stages, loss=loss, batch_size=64, verbose=0)
+        operators = check_arrives(tiny, [data])
+        assert operators.count("FULLY_CONNECTED") == 4 * 2 + 1
+
     def test_a_kernel_is_cut_from_the_middle(self):
         model = built(SEQUENCE, lambda x: kl.Conv1D(4, 5, padding="same", name="conv")(x))
         graph = trace(model)

@@ -187,5 +187,5 @@ def test_price_grows_with_the_steps():
         (reach,) = udc_tf.make_searchable(model, target=udc_tf.Flash("1MiB")).reachable()
         return reach.smallest
 
-    # What Vela writes for a step of an LSTM: 870 to 890 bytes.
-    assert smallest(4) - smallest(2) == pytest.approx(2 * 880, rel=0.1)
+    # What Vela writes for a step of an LSTM: benchmarks/results/recurrent_steps.json.
+    assert smallest(4) - smallest(2) == pytest.approx(2 * 850, rel=0.1)
