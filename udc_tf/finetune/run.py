@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -43,10 +43,14 @@ def finetune(
     loss: Any = None,
     loss_weights: Any = None,
     metrics: Any = None,
+    weighted_metrics: Any = None,
     optimizer: keras.optimizers.Optimizer | None = None,
     batch_size: int = 128,
     steps_per_epoch: int | None = None,
     class_weight: dict[int, float] | None = None,
+    validation_split: float = 0.0,
+    validation_steps: int | None = None,
+    validation_freq: Any = 1,
     run_eagerly: bool = False,
     steps_per_execution: int = 1,
     jit_compile: bool | str = "auto",
@@ -64,9 +68,10 @@ def finetune(
 
     Args:
         tiny: what `Architecture.build()` made.
-        train: a tuple `(x, y)` of arrays, which are shuffled, or batches: a `tf.data.Dataset`, one
-            pass of which is an epoch, a `keras.utils.PyDataset`, or a generator with
-            `steps_per_epoch`. Inputs and labels may be lists or dictionaries, as in Keras.
+        train: a tuple `(x, y)` or `(x, y, sample_weight)` of arrays, which are shuffled, or batches
+            of such tuples: a `tf.data.Dataset`, one pass of which is an epoch (or
+            `steps_per_epoch`), a `keras.utils.PyDataset`, or a generator. Inputs and labels may be
+            lists or dictionaries, as in Keras.
         validation_data: as for `keras.Model.fit`.
         stages: the plan; `Stages()` by default, `Stages(epochs=n)` for a run of n epochs.
         teacher: a Keras model of the same inputs and outputs to distil from.
@@ -74,10 +79,12 @@ def finetune(
             several outputs have no default; it may be a list or dictionary, as in Keras.
         loss_weights: as for `keras.Model.compile`.
         metrics: accuracy by default, of one output.
+        weighted_metrics: as for `keras.Model.compile`.
         optimizer: for the weights; SGD by default. Its learning rate is replaced by the plan's.
+            Averages that it keeps (`use_ema`) become the weights at the end of each stage.
         batch_size: for arrays.
-        steps_per_epoch: for a generator.
-        class_weight: as for `keras.Model.fit`.
+        steps_per_epoch: for a generator, or a data set that an epoch is only a part of.
+        class_weight, validation_split, validation_steps, validation_freq: as for `keras.Model.fit`.
         run_eagerly, steps_per_execution, jit_compile: as for `keras.Model.compile`.
         workdir: where the state is kept after every epoch. A run that was interrupted goes on from
             there when it is called again, and ends with the weights it would have had. (With a
@@ -113,39 +120,27 @@ def finetune(
     stages = stages or Stages()
     _check(tiny, teacher, loss)
     network_check.require_network(tiny, accelerator, allow_cpu)
+    if validation_split and validation_data is None:
+        train, validation_data = _split(train, validation_split)
     data = EpochData(train, batch_size, seed, steps_per_epoch)
     loss = loss or Crossentropy(not gives_probabilities(tiny), stages.label_smoothing)
     _check_labels(tiny, loss, train, validation_data)
     if metrics is None and len(tiny.outputs) == 1:
         metrics = ["accuracy"]
-    for layer in kernel_layers(tiny):
-        layer.weight_training = WeightTraining(
-            stages.pruned_gradient, min(stages.alphas) < 1, stages.clip_unquantized
-        )
-
-    schedule = stages.learning_rate(data.steps)
-    with tiny.distribute_strategy.scope():
-        finetuner = Finetuner(tiny, stages, teacher)
-        finetuner.compile(
-            _with_rate(optimizer, schedule, stages.momentum),
-            loss,
-            loss_weights,
-            metrics,
-            run_eagerly=run_eagerly,
-            steps_per_execution=steps_per_execution,
-            jit_compile=jit_compile,
-            range_optimizer=keras.optimizers.Adam(stages.range_learning_rate, name="range_adam"),
-        )
-    state = TrainingState(
-        workdir,
-        "finetune",
-        {
-            "network": state_of(tiny),
-            "optimizer": finetuner.optimizer.variables,
-            "range_optimizer": finetuner.range_optimizer.variables,
-        },
-        plan={**dataclasses.asdict(stages), "steps": data.steps, "seed": seed},
+    finetuner = _finetuner(
+        tiny,
+        stages,
+        teacher,
+        optimizer=lambda: _with_rate(optimizer, stages.learning_rate(data.steps), stages.momentum),
+        loss=loss,
+        loss_weights=loss_weights,
+        metrics=metrics,
+        weighted_metrics=weighted_metrics,
+        run_eagerly=run_eagerly,
+        steps_per_execution=steps_per_execution,
+        jit_compile=jit_compile,
     )
+    state = _state(workdir, finetuner, {"steps": data.steps, "seed": seed})
     if state.restore():
         data.skip_to(state.progress.passes)
     else:
@@ -153,9 +148,43 @@ def finetune(
     if not state.progress.finished:
         finetuner.build_for(*data.batch_of_zeros())
         run = _Run(finetuner, data, state, list(callbacks), verbose)
-        run.all_stages(validation_data=validation_data, class_weight=class_weight)
+        run.all_stages(
+            validation_data=validation_data,
+            class_weight=class_weight,
+            validation_steps=validation_steps,
+            validation_freq=validation_freq,
+        )
     tiny.compile("sgd", loss, loss_weights, metrics, jit_compile=False)
     return history_of(tiny, state.progress.logs)
+
+
+def _finetuner(
+    tiny: keras.Model,
+    stages: Stages,
+    teacher: keras.Model | None,
+    optimizer: Callable[[], keras.optimizers.Optimizer],
+    **of_compile: Any,
+) -> Finetuner:
+    for layer in kernel_layers(tiny):
+        layer.weight_training = WeightTraining(
+            stages.pruned_gradient, min(stages.alphas) < 1, stages.clip_unquantized
+        )
+    with tiny.distribute_strategy.scope():
+        finetuner = Finetuner(tiny, stages, teacher)
+        ranges = keras.optimizers.Adam(stages.range_learning_rate, name="range_adam")
+        finetuner.compile(optimizer(), range_optimizer=ranges, **of_compile)
+    return finetuner
+
+
+def _state(workdir: Any, finetuner: Finetuner, also: dict[str, int]) -> TrainingState:
+    """All that a run needs to go on; it is only gone on with under the same plan."""
+    variables = {
+        "network": state_of(finetuner.network),
+        "optimizer": finetuner.optimizer.variables,
+        "range_optimizer": finetuner.range_optimizer.variables,
+    }
+    plan = {**dataclasses.asdict(finetuner.stages), **also}
+    return TrainingState(workdir, "finetune", variables, plan=plan)
 
 
 def _check(tiny: keras.Model, teacher: keras.Model | None, loss: Any) -> None:
@@ -172,6 +201,18 @@ def _check(tiny: keras.Model, teacher: keras.Model | None, loss: Any) -> None:
             "A network of several outputs needs a `loss` for them, as in keras.Model.compile. "
             f"Received: loss=None for {len(tiny.outputs)} outputs"
         )
+
+
+def _split(train: Any, share: float) -> tuple[tuple, tuple]:
+    """The parts to train on and to validate on."""
+    if not isinstance(train, (tuple, list)) or not training_data.is_arrays(tuple(train)):
+        raise ValueError(
+            "`validation_split` splits arrays; give `validation_data` with anything else. "
+            f"Received: training data of {type(train)}"
+        )
+    if not 0 < share < 1:
+        raise ValueError(f"`validation_split` must be between 0 and 1. Received: {share!r}")
+    return training_data.split_off(training_data.checked_arrays(*train), share)
 
 
 def _check_labels(tiny: keras.Model, loss: Any, *data: Any) -> None:
@@ -208,6 +249,7 @@ class _Run:
         previous = 0
         for stage, end in enumerate(self._stages.boundaries, start=1):
             if self._state.progress.epochs <= previous:
+                self._take_averages()
                 self._enter(stage)
             if stage < 3:
                 self._fit(end, **of_fit)
@@ -219,6 +261,11 @@ class _Run:
                 # A callback asked to stop: what is left is to make the network deployable.
                 break
         self._finish()
+
+    def _take_averages(self) -> None:
+        """Keras does at the end of a fit; but the state is kept before, and a run may be cut."""
+        if self._state.progress.epochs:
+            self._finetuner.take_averages()
 
     def _enter(self, stage: int) -> None:
         for layer in kernel_layers(self._network):
@@ -239,6 +286,7 @@ class _Run:
         self._settled = True
 
     def _finish(self) -> None:
+        self._take_averages()
         if not self._settled:
             self._enter(3)
         for layer in kernel_layers(self._network):

@@ -1,7 +1,7 @@
 """One training step of finetuning."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -60,7 +60,8 @@ class Finetuner(TrainsInLockstep, keras.Model):
         self._teacher = None if teacher is None else (lambda x: teacher(x, training=False))
         self._teacher_logits = _to_logits(network if teacher is None else teacher)
         self._student_logits = _to_logits(network)
-        self.range_optimizer: Any = None  # made by `compile`
+        self.range_optimizer: Any = None  # made by `compile`, as what the other one trains
+        self._optimized: tuple[keras.Variable, ...] = ()
         self.built = True
 
     # What callbacks such as ModelCheckpoint keep is the network, which loads by itself.
@@ -103,7 +104,9 @@ class Finetuner(TrainsInLockstep, keras.Model):
         )
         self.range_optimizer = keras.optimizers.get(range_optimizer)
         with self.distribute_strategy.scope():
-            self.optimizer.build(self.weights_to_train())
+            # All of them, also in stage 3, where some are frozen.
+            self._optimized = tuple(self.weights_to_train())
+            self.optimizer.build(self._optimized)
             self.range_optimizer.build(self.ranges_to_train())
 
     def build_for(self, x: Any, y: Any = None, sample_weight: Any = None) -> None:
@@ -130,6 +133,15 @@ class Finetuner(TrainsInLockstep, keras.Model):
                 id(v) for bn in batch_norm_layers(self.network) for v in (bn.gamma, bn.beta)
             }
         return [v for v in self.network.trainable_variables if id(v) not in left_out]
+
+    @property
+    def trainable_weights(self) -> Sequence[keras.Variable]:
+        # What Keras gives the optimizer's averages to, when a training ends.
+        return self._optimized if self.compiled else super().trainable_weights
+
+    def take_averages(self) -> None:
+        """Sets the weights to their averages, if the optimizer keeps any (`use_ema`)."""
+        self.optimizer.finalize_variable_values(self.trainable_weights)
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         return self.network(inputs, training=training)

@@ -267,6 +267,7 @@ class SearchModel(StopsToSetOut, workers.TrainsInLockstep, keras.Model):
             initial_epoch = epochs if done.stopped else done.epochs
         plan_run(self, steps * ((planned_epochs or epochs) - initial_epoch))
         if isinstance(x, tf.data.Dataset):
+            x = training_data.of_length(x, steps, one_pass=steps_per_epoch is None)
             x = training_data.for_replicas(x, self.distribute_strategy.num_replicas_in_sync)
         with told_briefly():
             history = super().fit(

@@ -87,7 +87,8 @@ class EpochData:
             which one pass is an epoch, a `keras.utils.PyDataset`, or a generator.
         batch_size: for arrays.
         seed: for arrays.
-        steps: batches of an epoch, for a generator.
+        steps: batches of an epoch, for a generator and for a data set of which an epoch is not one
+            pass: each epoch goes on where the one before ended.
 
     Example:
 
@@ -101,11 +102,21 @@ class EpochData:
     def __init__(self, data: Any, batch_size: int = 128, seed: int = 0, steps: int | None = None):
         self._given = data
         self._passed = 0
-        if isinstance(data, tf.data.Dataset):
+        self._in_windows = False
+        if isinstance(data, tf.data.Dataset) and steps is not None:
+            self.steps = steps
+            self.dataset = tf.data.Dataset.from_generator(
+                _Windows(data, steps, lambda: max(0, self._passed - 1)),
+                output_signature=data.element_spec,
+            ).apply(tf.data.experimental.assert_cardinality(steps))
+            self._in_windows = True
+        elif isinstance(data, tf.data.Dataset):
             # A concatenation makes its second part's iterator at the first batch, so that iterators
             # which Keras makes and never uses do not advance the seeds of a shuffled data set.
-            self.dataset = data.take(0).concatenate(data)
             self.steps = self._steps_of_dataset(data)
+            self.dataset = training_data.of_length(
+                data.take(0).concatenate(data), self.steps, one_pass=True
+            )
         elif isinstance(data, keras.utils.PyDataset):
             self.steps = training_data.steps_per_epoch(data, None, steps)
             self.dataset = _from_batches(
@@ -131,16 +142,9 @@ class EpochData:
             )
 
     def _steps_of_dataset(self, data: tf.data.Dataset) -> int:
-        steps = int(data.cardinality())
-        if steps == tf.data.INFINITE_CARDINALITY:
-            raise ValueError(
-                "The training data never ends: an epoch must be one pass of it. Use "
-                f"`.take(steps)`, or leave out `.repeat()`. Received: {data}"
-            )
-        if steps < 0:
-            steps = sum(1 for _ in data)
-            self._passed = 1
-        return steps
+        if int(data.cardinality()) == tf.data.UNKNOWN_CARDINALITY:
+            self._passed = 1  # it will be counted
+        return training_data.steps_per_epoch(data, None, None)
 
     @property
     def passed(self) -> int:
@@ -156,7 +160,7 @@ class EpochData:
     def skip_to(self, passed: int) -> None:
         """Brings the order to where it was after `passed` passes; a generator stays where it is."""
         for skipped in range(self._passed, passed):
-            if isinstance(self._given, tf.data.Dataset):
+            if isinstance(self._given, tf.data.Dataset) and not self._in_windows:
                 next(iter(self._given), None)
             elif isinstance(self._given, keras.utils.PyDataset) and skipped:
                 self._given.on_epoch_end()
@@ -174,6 +178,28 @@ class EpochData:
             return np.zeros([1 if d is None else d for d in spec.shape], spec.dtype.as_numpy_dtype)
 
         return keras.tree.map_structure(zeros, self.dataset.element_spec)
+
+
+class _Windows:
+    """Parts of `steps` batches of an endless row; called, gives the part that is due.
+
+    A part depends on its number alone: what lies before it and was not taken is passed over.
+    """
+
+    def __init__(self, data: tf.data.Dataset, steps: int, number: Callable[[], int]):
+        self._batches: Iterator | None = None
+        self._data, self._steps, self._number = data.repeat(), steps, number
+        self._taken = 0
+
+    def __call__(self) -> Iterator:
+        first = self._number() * self._steps
+        if self._batches is None or first < self._taken:
+            self._batches, self._taken = iter(self._data), 0
+        while self._taken < first + self._steps:
+            batch = next(self._batches)
+            self._taken += 1
+            if self._taken > first:
+                yield batch
 
 
 def _from_batches(batches: Callable[[], Iterable], first: tuple, count: int) -> tf.data.Dataset:

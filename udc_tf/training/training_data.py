@@ -38,15 +38,28 @@ def fits_shape(declared: Sequence[int | None], shape: Sequence[int | None]) -> b
 
 
 def steps_per_epoch(x: Any, batch_size: int | None, given: int | None) -> int:
-    """Steps of one epoch; schedules need it before the first."""
+    """Steps of one epoch; schedules need it before the first.
+
+    Where a data set does not know its length, one pass of it is counted.
+
+    >>> steps_per_epoch(tf.data.Dataset.range(9).filter(lambda i: i > 4).batch(2), None, None)
+    2
+    """
     if given is not None:
         return given
     steps = None
     if is_arrays(x):
         steps = math.ceil(len(tree.flatten(x)[0]) / (batch_size or 32))
     elif isinstance(x, tf.data.Dataset):
-        known = int(x.cardinality())
-        steps = known if known > 0 else None
+        steps = int(x.cardinality())
+        if steps == tf.data.INFINITE_CARDINALITY:
+            raise ValueError(
+                "The data set never ends: give `steps_per_epoch`, or leave out `.repeat()`. "
+                f"Received: {x}"
+            )
+        if steps == tf.data.UNKNOWN_CARDINALITY:
+            steps = sum(1 for _ in x)
+        steps = steps or None
     elif isinstance(x, keras.utils.PyDataset):
         steps = x.num_batches
     if steps is None:
@@ -150,6 +163,17 @@ def for_replicas(data: tf.data.Dataset, replicas: int) -> tf.data.Dataset:
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     return data.map(filled).with_options(options).prefetch(2)
+
+
+def of_length(data: tf.data.Dataset, steps: int, one_pass: bool) -> tf.data.Dataset:
+    """The data set such that Keras knows how long an epoch of `steps` is.
+
+    Where it does not, it runs a step too many, at whose end there are no data; and where an epoch
+    is not one pass, it ends the training with the data set.
+    """
+    if not one_pass:
+        return data.repeat()
+    return data.apply(tf.data.experimental.assert_cardinality(steps))
 
 
 def first_batches(x: Any, batch_size: int | None, batches: int) -> Iterable[Any] | None:
