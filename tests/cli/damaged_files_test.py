@@ -46,7 +46,7 @@ def runs(tmp_path_factory):
     keras.Model(inputs, keras.layers.Dense(2, name="head")(x)).save(folder / "tiny.keras")
     with run_eagerly(), pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(page, "_png", lambda figure: b"drawn")  # figures are made, not painted
+        patch.setattr(page, "png", lambda figure: b"drawn")  # figures are made, not painted
         lines = training_steps._lines
         with pytest.MonkeyPatch.context() as stop:
             stop.setattr(training_steps, "_lines", lambda *a: [*lines(*a), *_stops(a[0])])

@@ -17,6 +17,8 @@ _SMALL = {
     "mobilenet_v2_wide": {"input_shape": (32, 32, 3), "classes": 4},
     "resnet8": {"input_shape": (16, 16, 3), "filters": (4, 8, 8)},
     "small_cnn": {"filters": (4, 8)},
+    "temporal_cnn": {"filters": (8, 8)},
+    "temporal_lstm": {"filters": (8, 8, 8), "units": 4},
     "wide_resnet": {"input_shape": (16, 16, 3), "blocks": 1, "multiplier": 1},
 }
 

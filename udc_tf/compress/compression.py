@@ -73,12 +73,15 @@ def compress(
 
     Example:
 
+    >>> import numpy as np
     >>> import udc_tf
     >>> x = keras.Input((8, 8, 1))
-    >>> y = keras.layers.Conv2D(8, 3, activation="relu", bias_initializer="ones")(x)
-    >>> y = keras.layers.Dense(10)(keras.layers.Flatten()(y))
+    >>> y = keras.layers.Conv2D(8, 3, activation="relu")(x)
+    >>> model = keras.Model(x, keras.layers.Dense(10)(keras.layers.Flatten()(y)))
     >>> images = np.random.default_rng(0).normal(size=(32, 8, 8, 1)).astype("float32")
-    >>> tiny = udc_tf.compress(keras.Model(x, y), udc_tf.Flash("3500B"), images)
+    >>> model.compile("adam", "mse")
+    >>> _ = model.fit(images, np.ones((32, 10)), verbose=0)
+    >>> tiny = udc_tf.compress(model, udc_tf.Flash("3500B"), images)
     >>> tiny.compression.flash_bytes <= 3500
     True
     """

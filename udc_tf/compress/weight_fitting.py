@@ -209,5 +209,5 @@ def least_error_range(values: np.ndarray) -> tuple[float, float]:
         rest = np.clip(np.rint(sample / step), *ends) * step - sample
         error = float(np.square(rest).mean())
         if error <= best[0]:
-            best = error, shrink * low, shrink * high
+            best = error, float(shrink) * low, float(shrink) * high
     return best[1], best[2]
