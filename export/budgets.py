@@ -1,6 +1,7 @@
 """What `export` holds the compiled network to: every target it is given, or it refuses the target.
 
-`Flash` is the size of the compiled file; `Macs` are those of the integer network that is written,
+`Flash` is the size of the compiled file, `Sram` and `Cycles` are what Vela plans and estimates for
+it; `Macs` are those of the integer network that is written,
 `PaperSize` is the paper's formula for the bits and non-zeros that the written layers have.
 """
 
@@ -11,53 +12,106 @@ from typing import Any
 import keras
 import numpy as np
 
+from udc_tf.cost.byte_sizes import parse_bytes
 from udc_tf.cost.counts import binary_entropy
+from udc_tf.cost.device_targets import Cycles, Sram
+from udc_tf.cost.sram import require_mode
 from udc_tf.cost.targets import Flash, Macs, PaperSize
 from udc_tf.export import vela
 from udc_tf.export.errors import BudgetError
 from udc_tf.export.integer_network import WEIGHT_BITS, IntegerNetwork
 
-_DEFAULT_ACCELERATOR = "ethos-u55-128"
-_RIGHT = "udc_tf.Flash('32KiB'), udc_tf.Macs(5e6) or a list of such targets"
+_RIGHT = "udc_tf.Flash('32KiB'), udc_tf.Sram('64KiB'), udc_tf.Macs(5e6) or a list of such targets"
 
 
 @dataclasses.dataclass(frozen=True)
 class Budgets:
-    """The smallest budget of each kind, None where there is none."""
+    """The smallest budget of each kind, None where there is none, and the system they are for."""
 
-    accelerator: str
+    system: vela.System
     flash: int | None = None
     macs: float | None = None
     paper: int | None = None
+    sram: int | None = None
+    cycles: float | None = None
+
+    @property
+    def accelerator(self) -> str:
+        return self.system.accelerator
 
     @classmethod
-    def of(cls, target: Any, accelerator: str | None = None) -> "Budgets":
-        """Reads the argument `target` of `export`.
+    def of(
+        cls,
+        target: Any,
+        accelerator: str | None = None,
+        *,
+        sram: int | str | None = None,
+        **system: Any,
+    ) -> "Budgets":
+        """Reads the argument `target` of `export`, and what is said besides.
 
-        >>> Budgets.of([Flash("32KiB"), Flash("16KiB"), Macs(1e6)])
-        Budgets(accelerator='ethos-u55-128', flash=16384, macs=1000000.0, paper=None)
+        >>> found = Budgets.of([Flash("32KiB"), Flash("16KiB"), Macs(1e6)])
+        >>> found.accelerator, found.flash, found.macs, found.sram
+        ('ethos-u55-128', 16384, 1000000.0, None)
         """
         targets = (
             [] if target is None else target if isinstance(target, (list, tuple)) else [target]
         )
         for one in targets:
-            if type(one) not in (Flash, Macs, PaperSize):
+            if type(one) not in (Flash, Macs, PaperSize, Sram, Cycles):
                 raise ValueError(_refusal(one))
-        names = {t.accelerator for t in targets if isinstance(t, Flash)}
-        if accelerator is not None:
-            names.add(accelerator)
-        if len(names) > 1:
-            raise ValueError(
-                "A network is compiled for one accelerator, and all targets must be for it. "
-                f"Received: {', '.join(sorted(names))}"
-            )
-        name = names.pop() if names else _DEFAULT_ACCELERATOR
-        vela.default_system(name)  # an unknown accelerator is told before any work
+        where = vela.System.of(targets, accelerator=accelerator, **system)
+        vela.default_system(where.accelerator)  # an unknown accelerator is told before any work
+        require_mode(where.accelerator, where.memory_mode)
 
-        def smallest(kind: type[Flash | Macs | PaperSize]) -> Any:
+        def smallest(kind: type[Any]) -> Any:
             return min((t.budget for t in targets if isinstance(t, kind)), default=None)
 
-        return cls(name, smallest(Flash), smallest(Macs), smallest(PaperSize))
+        memory = [n for n in (smallest(Sram), sram and parse_bytes(sram)) if n]
+        return cls(
+            where,
+            smallest(Flash),
+            smallest(Macs),
+            smallest(PaperSize),
+            min(memory, default=None),
+            smallest(Cycles),
+        )
+
+    def lines(
+        self, model: keras.Model, network: IntegerNetwork, compiled: vela.VelaResult
+    ) -> list[dict[str, Any]]:
+        """For each budget what is needed, what there is, and by how much that is exceeded."""
+        needs = {
+            "flash bytes": (compiled.flash_bytes, self.flash),
+            "sram bytes": (compiled.sram_bytes, self.sram),
+            "cycles (estimated by Vela)": (compiled.cycles, self.cycles),
+            "multiply-accumulates": (macs(network), self.macs),
+        }
+        if self.paper is not None:
+            needs["paper bytes"] = (paper_bytes(model, network), self.paper)
+        return [
+            {"what": what, "need": need, "have": have, "excess": max(need - have, 0)}
+            for what, (need, have) in needs.items()
+            if have is not None
+        ]
+
+    def check_sram(self, compiled: vela.VelaResult, least: int) -> None:
+        """Raises a `BudgetError` if the working memory is too large; `least` was reached."""
+        if self.sram is not None and compiled.sram_bytes > self.sram:
+            raise BudgetError(
+                f"The compiled network needs {least:,} bytes of SRAM at least, the budget is "
+                f"{self.sram:,}, {least - self.sram:,} too many, also where Vela saves memory "
+                "before time. Search with udc_tf.Sram, or take smaller images or fewer channels."
+            )
+
+    def check_cycles(self, compiled: vela.VelaResult) -> None:
+        """Raises a `BudgetError` if Vela estimates too many cycles."""
+        if self.cycles is not None and compiled.cycles > self.cycles:
+            raise BudgetError(
+                f"The compiled network needs {compiled.cycles:,} cycles as Vela estimates, the "
+                f"budget is {self.cycles:,.0f}, {compiled.cycles - self.cycles:,.0f} too many; "
+                "search with udc_tf.Cycles."
+            )
 
     def check_macs(self, network: IntegerNetwork) -> None:
         """Raises a `BudgetError` if the written network multiplies too often."""

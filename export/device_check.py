@@ -37,7 +37,7 @@ _LARGEST = 4.0  # value of a tensor
 
 
 @contextlib.contextmanager
-def _undisturbed_randomness() -> Iterator[None]:
+def undisturbed_randomness() -> Iterator[None]:
     """Networks that are made to be asked about must not change what is trained afterwards."""
     kept, kept_by_numpy = random.getstate(), np.random.get_state()
     try:
@@ -47,7 +47,7 @@ def _undisturbed_randomness() -> Iterator[None]:
         np.random.set_state(kept_by_numpy)
 
 
-@_undisturbed_randomness()
+@undisturbed_randomness()
 def check(
     model: keras.Model, accelerator: str, space: SearchSpace | str | None, allow_cpu: bool
 ) -> Check:
@@ -61,7 +61,7 @@ def check(
     return check_search(graph, groups, plan, accelerator, allow_cpu)
 
 
-@_undisturbed_randomness()
+@undisturbed_randomness()
 def check_search(
     graph: Graph, groups: ChannelGroups, plan: Plan, accelerator: str, allow_cpu: bool
 ) -> Check:
@@ -78,7 +78,7 @@ def check_search(
     return _after_asking(found, key, networks, allow_cpu)
 
 
-@_undisturbed_randomness()
+@undisturbed_randomness()
 def check_network(model: keras.Model, accelerator: str, allow_cpu: bool) -> Check:
     """The check of a network as it is, of which nothing is searched any more."""
     graph = trace(model)

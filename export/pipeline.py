@@ -3,40 +3,35 @@
 import dataclasses
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 from absl import logging
 
-from udc_tf.cost.byte_sizes import parse_bytes
 from udc_tf.cost.targets import Target
 from udc_tf.export import (
     agreement,
     c_source,
     execution,
+    growing,
     lut_compression,
     manifest,
     ranges,
     size_truth,
     tflm_check,
     tightening,
-    two_tensors,
     vela,
 )
 from udc_tf.export.budgets import Budgets
-from udc_tf.export.errors import BudgetError
 from udc_tf.export.int8 import Int8Model, to_int8
 from udc_tf.export.integer_network import Quantization
 from udc_tf.export.lowering import lower
-from udc_tf.export.tightening import Probabilities
+from udc_tf.export.within_budget import GROW_FROM, Compiled, compile_within, copy_of, efficiency
 from udc_tf.export.work_folder import work_folder
-from udc_tf.finetune.double_rounding import match_double_rounding
-from udc_tf.finetune.whole_biases import make_biases_whole
 
 _NAME = "model"
-_MARGIN = 1.02  # of what is to be saved in a round of tightening
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,16 +58,6 @@ class ExportResult:
     model: keras.Model
 
 
-@dataclasses.dataclass(frozen=True)
-class _VelaOptions:
-    accelerator: str
-    system_config: str | None
-    memory_mode: str | None
-    optimise: str
-    config: str | os.PathLike | None
-    allow_cpu_operators: bool
-
-
 def export(
     model: keras.Model,
     out_dir: str | os.PathLike,
@@ -91,6 +76,7 @@ def export(
     lut: bool = False,
     golden_samples: int = 8,
     tighten_rounds: int = 6,
+    grow_rounds: int = 0,
     recover: Callable[[keras.Model], Any] | None = None,
     probabilities: tightening.Probabilities | None = None,
 ) -> ExportResult:
@@ -100,22 +86,24 @@ def export(
         model: a compact network, finetuned or not, or any Keras model of supported layers, which is
             then quantized after training.
         out_dir: the folder; made if it is not there. Nothing in it changes unless all succeeds.
-        target: `udc_tf.Flash(budget, accelerator)`, `udc_tf.Macs(budget)` or another target that
-            can be checked on what is written, or a list of them, which must all hold; None: no
-            budget.
+        target: `udc_tf.Flash(budget, accelerator)`, `udc_tf.Sram(budget)`, `udc_tf.Cycles(budget)`
+            or another target that can be checked on what is written, or a list of them, which must
+            all hold; None: no budget.
         calibration: inputs from which ranges are taken where training gave none: an array, a list
             or dictionary of arrays (one per input), a `tf.data.Dataset` or batches.
         accelerator: if there is no target to say it; default ethos-u55-128.
         system_config, memory_mode, optimise, vela_config, allow_cpu_operators: as in
             `compile_with_vela`.
         allow_cpu: the same as `allow_cpu_operators`, by the name it has everywhere else.
-        sram_budget: largest working memory, such as "256KiB".
+        sram_budget: largest working memory, such as "256KiB"; the same as a target `udc_tf.Sram`.
         deployment: "single": one integer tensor per layer; "two_tensors": f(x,Q) + beta*f(x,sign)
             for layers in the shifted number format, which takes more flash (see `two_tensors`).
         lut: also writes `model_lut.tflite`, weights as TFLM's look-up tables, for microcontrollers
             without an NPU; checked to compute the same in TFLM.
         golden_samples: how many inputs and outputs to keep for the firmware's own tests.
         tighten_rounds: how often a network over its budget is made smaller and compiled again.
+        grow_rounds: how often a network that leaves more than 5% of the flash unused is given bits
+            or non-zeros where they help most, and compiled again. Give `recover` with it.
         recover: is called with the network after each such round: a short finetune.
         probabilities: what the search thought of its options, `search.probabilities()`; options it
             liked are then given up last.
@@ -130,26 +118,30 @@ def export(
     print(result.vela_path, result.flash_bytes, result.manifest["arena_bytes"])
     ```
     """
-    budgets, on_cpu = Budgets.of(target, accelerator), allow_cpu_operators or allow_cpu
-    options = _VelaOptions(
-        budgets.accelerator, system_config, memory_mode, optimise, vela_config, on_cpu
+    budgets = Budgets.of(
+        target,
+        accelerator,
+        system_config=system_config,
+        memory_mode=memory_mode,
+        vela_config=vela_config,
+        sram=sram_budget,
     )
-    sram_budget = None if sram_budget is None else parse_bytes(sram_budget)
+    options = {"optimise": optimise, "allow_cpu_operators": allow_cpu_operators or allow_cpu}
     out_dir = pathlib.Path(out_dir)
     samples = None
     if calibration is not None:
         samples = ranges.take_samples(calibration, lower(model), getattr(model, "input", None))
     with work_folder(out_dir, ".export-") as folder:
 
-        def compiled_model(network: keras.Model) -> _Compiled:
-            return _compile(network, samples, budgets, options, folder, deployment)
+        def compiled_model(network: keras.Model, **other: Any) -> Compiled:
+            settings = {**options, **other}
+            return _compile(network, samples, budgets, settings, folder, deployment)
 
-        model, made, rounds = _compile_within(
-            model, compiled_model, budgets.flash, tighten_rounds, recover, probabilities
+        model, made, rounds = compile_within(
+            model, compiled_model, budgets, tighten_rounds, grow_rounds, recover, probabilities
         )
         exact, compiled = made.exact, made.vela
         budgets.check_paper_size(model, exact.network)
-        _check_sram(compiled, sram_budget)
         content = compiled.path.read_bytes()
         staged = folder / "staged"
         report = _write_all(staged, exact, compiled, content, samples, golden_samples)
@@ -158,10 +150,13 @@ def export(
         report["tflm_against_keras"] = made.agreement
         report["budget_bytes"] = budgets.flash
         report["budget_macs"] = budgets.macs
-        report["sram_budget_bytes"] = sram_budget
+        report["sram_budget_bytes"] = budgets.sram
+        report["budgets"] = budgets.lines(model, exact.network, compiled)
         report["tightening"] = rounds
+        report["unused_flash"] = _unused(model, made, budgets)
         (staged / "report.json").write_text(manifest.to_json(report))
         described = manifest.describe(exact, compiled, content, deployment)
+        described["budgets"] = report["budgets"]
         described["executed"] = _execute(staged, made, content)
         described["files"] = manifest.files(staged)
         (staged / "manifest.json").write_text(manifest.to_json(described))
@@ -178,116 +173,39 @@ def export(
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Compiled:
-    exact: Int8Model
-    agreement: dict[str, Any]
-    vela: vela.VelaResult
-
-
 def _compile(
     model: keras.Model,
     samples: list[np.ndarray] | None,
     budgets: Budgets,
-    options: _VelaOptions,
+    options: Mapping[str, Any],
     folder: pathlib.Path,
     deployment: str,
-) -> _Compiled:
+) -> Compiled:
     exact = to_int8(model, samples, deployment)
     budgets.check_macs(exact.network)
     agreed = agreement.check(model, exact, samples)
     path = folder / f"{_NAME}.tflite"
     path.write_bytes(exact.content)
-    compiled = vela.compile_with_vela(path, folder, **dataclasses.asdict(options))
-    return _Compiled(exact, agreed, compiled)
+    system = dataclasses.asdict(budgets.system)
+    return Compiled(exact, agreed, vela.compile_with_vela(path, folder, **system, **options))
 
 
-def _compile_within(
-    model: keras.Model,
-    compiled_model: Callable[[keras.Model], _Compiled],
-    budget: int | None,
-    rounds: int,
-    recover: Callable[[keras.Model], Any] | None,
-    probabilities: Probabilities | None,
-) -> tuple[keras.Model, _Compiled, list[dict[str, Any]]]:
-    """Compiles, and tightens until the file fits; the network, what was made of it, the rounds."""
-    made = compiled_model(model)
-    log: list[dict[str, Any]] = []
-    if budget is None or made.vela.flash_bytes <= budget:
-        return model, made, log
-    layers = tightening.compact_layers(model)
-    if layers:
-        model = _copy(model)  # the caller's network stays as it is
-    while (now := made.vela.flash_bytes) > budget:
-        excess = now - budget
-        rest = now - made.vela.encoded_weight_bytes
-        if not layers or len(log) >= rounds or rest >= budget:
-            raise BudgetError(_over_budget(now, budget, rest, bool(layers), len(log)))
-        moves = tightening.tighten(
-            model, excess * _MARGIN + 16, _efficiency(made.exact, made.vela), probabilities
+def _unused(model: keras.Model, made: Compiled, budgets: Budgets) -> dict[str, Any] | None:
+    """What of a flash budget is left, and what would use it; None without a budget."""
+    if budgets.flash is None:
+        return None
+    left = budgets.flash - made.vela.flash_bytes
+    moves: list[Any] = []
+    if left > GROW_FROM * budgets.flash:
+        copy = copy_of(model)
+        moves = growing.grow(copy, left, efficiency(made))
+        logging.warning(
+            "%d bytes of flash (%.1f%%) are unused. %s",
+            left,
+            100 * left / budgets.flash,
+            growing.advice(moves),
         )
-        if not moves:
-            raise BudgetError(_over_budget(now, budget, rest, True, len(log)))
-        if recover is not None:
-            recover(model)
-        _settle_arithmetic(model)
-        entry: dict[str, Any] = {"flash_bytes_before": now, "excess_bytes": excess}
-        entry["moves"] = [dataclasses.asdict(m) for m in moves]
-        made = compiled_model(model)
-        log.append({**entry, "flash_bytes_after": made.vela.flash_bytes})
-        logging.info(
-            "Tightened %d layers: %d -> %d bytes, budget %d",
-            len(moves),
-            now,
-            made.vela.flash_bytes,
-            budget,
-        )
-    return model, made, log
-
-
-def _settle_arithmetic(model: keras.Model) -> None:
-    """Biases and roundings of a finetuned network once more: fewer bits have another step."""
-    if any(getattr(layer, "rounds_twice", False) for layer in model.layers):
-        make_biases_whole(model)
-        match_double_rounding(model)
-
-
-def _copy(model: keras.Model) -> keras.Model:
-    copy = keras.models.clone_model(model)
-    copy.set_weights(model.get_weights())
-    return copy
-
-
-def _efficiency(exact: Int8Model, compiled: vela.VelaResult) -> dict[str, float]:
-    """Layer -> bytes that Vela stored over the entropy of its codes."""
-    found: dict[str, float] = {}
-    for size in size_truth.layer_sizes(exact.network, compiled):
-        layer = size.layer.removesuffix(two_tensors.SUFFIX if exact.shifts else "")
-        ratio = (size.vela_bytes or 0) / max(size.entropy_bytes, 1.0)
-        found[layer] = max(ratio, found.get(layer, 0.0))
-    return {layer: ratio for layer, ratio in found.items() if ratio}
-
-
-def _over_budget(need: int, budget: int, rest: int, adjustable: bool, rounds: int) -> str:
-    text = (
-        f"The compiled network does not fit: it needs {need:,} bytes of flash, the budget is "
-        f"{budget:,}, {need - budget:,} too many. {rest:,} of them are commands, scales and "
-        "container, which do not shrink with the weights."
-    )
-    if rest >= budget:
-        return f"{text} No choice of weights fits; search with fewer layers or channels."
-    if not adjustable:
-        return f"{text} It has no layers of few bits or zeros to tighten; search for a smaller one."
-    return f"{text} {rounds} rounds of tightening led no further; search with this budget."
-
-
-def _check_sram(compiled: vela.VelaResult, sram_budget: int | None) -> None:
-    if sram_budget is not None and compiled.sram_bytes > sram_budget:
-        raise BudgetError(
-            f"The compiled network needs {compiled.sram_bytes:,} bytes of SRAM, the budget is "
-            f"{sram_budget:,}, {compiled.sram_bytes - sram_budget:,} too many. Smaller images or "
-            "fewer channels need less; so does optimise='Size'."
-        )
+    return {"bytes": left, "would_use_them": [dataclasses.asdict(m) for m in moves]}
 
 
 def _write_all(
@@ -343,7 +261,7 @@ def _golden(staged: pathlib.Path, kind: str, count: int) -> list[np.ndarray]:
     return [np.load(staged / "golden" / f"{kind}_{n}.npy") for n in range(count)]
 
 
-def _execute(staged: pathlib.Path, made: _Compiled, content: bytes) -> dict[str, Any]:
+def _execute(staged: pathlib.Path, made: Compiled, content: bytes) -> dict[str, Any]:
     network = made.exact.network
     allowed = [output["allowed_steps"] for output in made.agreement["outputs"]]
     inputs = _golden(staged, "input", len(network.inputs))

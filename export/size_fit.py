@@ -7,28 +7,34 @@ defaults where the sample says little.
 """
 
 import dataclasses
+import hashlib
 import json
 import os
 import pathlib
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import keras
 import numpy as np
 
-from udc_tf.cost.flash import BoundFlash, SizeModel, bytes_per_channel, operations
-from udc_tf.cost.targets import Flash
+from udc_tf.cost.device_model import DeviceModel
+from udc_tf.cost.device_targets import OnDevice
+from udc_tf.cost.flash import BoundFlash, FlashCost, SizeModel, bytes_per_channel, operations
+from udc_tf.cost.targets import Flash, Target, target_from_dict
 from udc_tf.export import size_truth, vela
-from udc_tf.export.int8 import to_int8
+from udc_tf.export.device_fit import fit_device, step_cycles
+from udc_tf.export.int8 import Int8Model, to_int8
 from udc_tf.files import DamagedFileError, read_json, replaced_atomically
 from udc_tf.search.extract import architecture_of
-from udc_tf.search.make import make_searchable
+from udc_tf.search.make import searchable
 from udc_tf.search.model import SearchModel
 from udc_tf.search.repair import Budget, extreme, repair
 from udc_tf.search.space import SearchSpace
 
 DEFAULT_CONFIGURATIONS = 16
-_FORMAT = 3
+_FORMAT = 4
+_Targets = TypeVar("_Targets")  # a target, a list or a tuple of targets
 # How far coefficients may reasonably be from their defaults: absolute, or of the default.
 _OVERHEAD_SPREAD = {"fixed": 1500.0, "per_operator": 150.0, "per_channel": 2.0}
 _CODING_SPREAD = 0.08
@@ -45,6 +51,8 @@ class Measurement:
         constant: bytes that no coefficient touches.
         weight_bytes: the encoded weights of the layers that are priced.
         flash_bytes: the file.
+        sram_bytes, cycles: as Vela plans and estimates them.
+        step_cycles: the estimate by operator.
     """
 
     options: tuple[int, ...]
@@ -52,6 +60,9 @@ class Measurement:
     constant: float
     weight_bytes: int
     flash_bytes: int
+    sram_bytes: int = 0
+    cycles: int = 0
+    step_cycles: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def predicted(self, model: SizeModel) -> float:
         """What a size model says about it."""
@@ -64,9 +75,14 @@ class Measurement:
 class SizeFit:
     """A fitted size model and what it was fitted to."""
 
-    size_model: SizeModel
+    device_model: DeviceModel
     accelerator: str
     measurements: tuple[Measurement, ...]
+    key: str = ""
+
+    @property
+    def size_model(self) -> SizeModel:
+        return self.device_model.size
 
     def errors(self, measurements: Sequence[Measurement] | None = None) -> np.ndarray:
         """Relative errors, predicted over compiled minus 1."""
@@ -77,7 +93,8 @@ class SizeFit:
         content = {
             "format": _FORMAT,
             "accelerator": self.accelerator,
-            "size_model": self.size_model.to_dict(),
+            "key": self.key,
+            "device_model": self.device_model.to_dict(),
             "measurements": [dataclasses.asdict(m) for m in self.measurements],
         }
         with replaced_atomically(pathlib.Path(path)) as partial:
@@ -100,8 +117,8 @@ class SizeFit:
                 Measurement(**{**row, "options": tuple(row["options"])})
                 for row in content["measurements"]
             )
-            model = SizeModel.from_dict(content["size_model"])
-            return cls(model, content["accelerator"], rows)
+            model = DeviceModel.from_dict(content["device_model"])
+            return cls(model, content["accelerator"], rows, content["key"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DamagedFileError(path, error, remedy) from error
 
@@ -109,92 +126,172 @@ class SizeFit:
 def fit_size_model(
     model: keras.Model,
     space: SearchSpace | str,
-    target: Flash,
+    target: _Targets,
     *,
     path: str | os.PathLike | None = None,
     configurations: int = DEFAULT_CONFIGURATIONS,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
     allow_cpu: bool = False,
-) -> Flash:
-    """`target` with a size model that fits this network and space.
+) -> _Targets:
+    """`target` with coefficients that fit this network and space.
+
+    What was measured is remembered for the network, the space and the targets: the same call again
+    compiles nothing.
 
     Args:
-        model, space, target: as for `udc_tf.make_searchable`.
-        path: where the fit is kept; read from there if it is there already.
+        model, space, target: as for `udc_tf.make_searchable`; of several targets each is fitted.
+        path: where the fit is kept; read from there if it is there already and for the same.
         configurations: how many to compile; each takes a few seconds.
         seed: of the sample.
         progress: is called with how many are done, of how many.
         allow_cpu: whether operators may be left to the CPU.
 
+    Returns:
+        The target, or as many targets as were given.
+
     Example:
 
     ```python
-    flash = udc_tf.Flash("32KiB")
-    target = udc_tf.export.fit_size_model(model, "ethos_u55", flash, path="size.json")
+    target = udc_tf.Flash("32KiB")
+    target = udc_tf.export.fit_size_model(model, "ethos_u55", target, path="size.json")
     search = udc_tf.make_searchable(model, "ethos_u55", target)
     ```
     """
+    targets: list[Any] = list(target) if isinstance(target, (list, tuple)) else [target]
+    key = _key(model, space, targets, configurations, seed)
+    kept = _FITS.get(key)
     if path is not None and pathlib.Path(path).is_file():
-        kept = SizeFit.load(path)
-        if kept is not None and kept.accelerator == target.accelerator:
-            return dataclasses.replace(target, size_model=kept.size_model)
-    rows = measure(model, space, target, configurations, seed, progress, allow_cpu)
-    fitted = SizeFit(fit(rows), target.accelerator, tuple(rows))
+        loaded = SizeFit.load(path)
+        kept = loaded if loaded is not None and loaded.key == key else kept
+    if kept is None:
+        system = vela.System.of(targets)
+        search = searchable(model, space, targets)
+        rows = measure_search(search, system, configurations, seed, progress, allow_cpu)
+        device = fit_device(rows, search.problem.plan, system, fit(rows))
+        kept = SizeFit(device, system.accelerator, tuple(rows), key)
+        _FITS[key] = kept
     if path is not None:
-        fitted.save(path)
-    return dataclasses.replace(target, size_model=fitted.size_model)
+        kept.save(path)
+    fitted: Any = [_with_model(t, kept.device_model) for t in targets]
+    return type(target)(fitted) if isinstance(target, (list, tuple)) else fitted[0]
 
 
 calibrate = fit_size_model  # deprecated: the name until 0.1.0
+_FITS: dict[str, SizeFit] = {}  # of this process
+
+
+def _with_model(target: Target, device: DeviceModel) -> Target:
+    if isinstance(target, Flash):
+        return dataclasses.replace(target, size_model=device.size)
+    if isinstance(target, OnDevice):
+        return target_from_dict({**target.to_dict(), "device_model": device})
+    return target
+
+
+def _key(
+    model: keras.Model,
+    space: SearchSpace | str,
+    targets: Sequence[Target],
+    configurations: int,
+    seed: int,
+) -> str:
+    """What a fit is for: the network without its weights, the space, the budgets, the sample."""
+    space = SearchSpace.preset(space) if isinstance(space, str) else space
+    plain = [_with_model(t, DeviceModel()).to_dict() for t in targets]
+    layers = [keras.saving.serialize_keras_object(layer) for layer in model.layers]
+    for layer in layers:
+        layer.pop("build_config", None)
+    content = [layers, space.to_dict(), plain, configurations, seed, _FORMAT]
+    text = json.dumps(content, sort_keys=True, default=repr)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def measure(
     model: keras.Model,
     space: SearchSpace | str,
-    target: Flash,
+    target: Target | Sequence[Target],
     configurations: int,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
     allow_cpu: bool = False,
 ) -> list[Measurement]:
-    """Compiles random configurations whose predicted size is near the target's budget."""
-    search = make_searchable(model, space, target)
-    bound = search.problem.bound[0]
-    flash = target.cost.bind(search.problem.plan)
-    budget = Budget((bound,))
-    smallest = extreme(bound, search.problem.plan, True)
-    valid = search.state.valid.numpy()
+    """Compiles random configurations whose predicted cost is near the targets' budgets."""
+    search = searchable(model, space, target)
+    system = vela.System.of(search.problem.targets)
+    return measure_search(search, system, configurations, seed, progress, allow_cpu)
+
+
+def measure_search(
+    search: SearchModel,
+    system: vela.System,
+    configurations: int,
+    seed: int,
+    progress: Callable[[int, int], None] | None = None,
+    allow_cpu: bool = False,
+) -> list[Measurement]:
+    """The same for a network that has been made searchable."""
     rng = np.random.default_rng(seed)
     rows = []
-    for number in range(configurations):
-        # Random preferences, moved inside the budget: what a search could have ended with.
-        wish = np.where(valid, 3.0 * rng.normal(size=valid.shape), -np.inf)
-        chosen = repair(wish, valid, budget, smallest)
-        rows.append(_measure(search, flash, chosen, target.accelerator, rng, allow_cpu))
+    for number, chosen in enumerate(configurations_near(search, configurations, rng)):
+        rows.append(measure_one(search, chosen, system, rng, allow_cpu))
         if progress is not None:
             progress(number + 1, configurations)
     return rows
 
 
-def _measure(
+def configurations_near(
+    search: SearchModel, count: int, rng: np.random.Generator
+) -> Iterator[np.ndarray]:
+    """Random preferences, moved inside the budgets: what a search could have ended with."""
+    plan = search.problem.plan
+    budget = Budget(search.problem.bound)
+    smallest = min((extreme(t, plan, True) for t in budget.targets), key=budget.ratio)
+    valid = search.state.valid.numpy()
+    for _ in range(count):
+        wish = np.where(valid, 3.0 * rng.normal(size=valid.shape), -np.inf)
+        yield repair(wish, valid, budget, smallest)
+
+
+def measure_one(
     search: SearchModel,
-    bound: BoundFlash,
     chosen: np.ndarray,
-    accelerator: str,
+    system: vela.System,
     rng: np.random.Generator,
     allow_cpu: bool = False,
 ) -> Measurement:
+    """Compiles one configuration, with weights such as training leaves them."""
+    return compiled_measurement(
+        search, chosen, trial_network(search, chosen, rng), system, allow_cpu
+    )
+
+
+def trial_network(search: SearchModel, chosen: np.ndarray, rng: np.random.Generator) -> Int8Model:
+    """The int8 network of a configuration, with weights such as training leaves them."""
     compact = architecture_of(search, chosen).build()
     make_bell_shaped(compact, rng)
     inputs = keras.tree.flatten(compact.input)
     # Ranges do not matter to the size: a sample of noise gives some.
     noise = [rng.normal(size=(1, *x.shape[1:])).astype(np.float32) for x in inputs]
+    return to_int8(compact, noise)
+
+
+def compiled_measurement(
+    search: SearchModel,
+    chosen: np.ndarray,
+    exact: Int8Model,
+    system: vela.System,
+    allow_cpu: bool = False,
+) -> Measurement:
+    """What Vela makes of a configuration's network."""
+    flash = next((t for t in search.problem.targets if isinstance(t, Flash)), None)
+    model = flash.size_model if flash else SizeModel()
+    bound = FlashCost(system.accelerator, model).bind(search.problem.plan)
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "model.tflite")
-        exact = to_int8(compact, noise)
         path.write_bytes(exact.content)
-        compiled = vela.compile_with_vela(path, folder, accelerator, allow_cpu_operators=allow_cpu)
+        settings = dataclasses.asdict(system)
+        compiled = vela.compile_with_vela(path, folder, **settings, allow_cpu_operators=allow_cpu)
     streams = size_truth.layer_sizes(exact.network, compiled)
     features, constant = _features(bound, chosen)
     return Measurement(
@@ -203,6 +300,9 @@ def _measure(
         constant=constant,
         weight_bytes=sum(s.vela_bytes or 0 for s in streams),
         flash_bytes=compiled.flash_bytes,
+        sram_bytes=compiled.sram_bytes,
+        cycles=compiled.cycles,
+        step_cycles=step_cycles(exact.network, compiled),
     )
 
 

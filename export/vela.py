@@ -13,9 +13,10 @@ import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from udc_tf.cost.accelerators import family, require_accelerator
+from udc_tf.cost.accelerators import DEFAULT, family, require_accelerator
 from udc_tf.export import tflite_file
 from udc_tf.export.errors import CpuOperatorsError, ExportError, VelaError
 from udc_tf.export.work_folder import work_folder
@@ -109,6 +110,43 @@ class VelaResult:
         return {o.index: o.weight_bytes for o in self.operators if o.weight_bytes}
 
 
+@dataclasses.dataclass(frozen=True)
+class System:
+    """An NPU and the memories around it, by the names that Vela has for them.
+
+    Attributes:
+        accelerator: Vela's `--accelerator-config`.
+        system_config, memory_mode: of `config`; None takes the family's default.
+        config: a user's own vela.ini; None takes the one that Vela ships.
+    """
+
+    accelerator: str
+    system_config: str | None = None
+    memory_mode: str | None = None
+    config: str | os.PathLike | None = None
+
+    @classmethod
+    def of(cls, targets: Iterable[Any], **given: Any) -> "System":
+        """What targets say about the device, and what was given besides; they must agree.
+
+        >>> from udc_tf import Flash, Sram
+        >>> System.of([Flash("32KiB"), Sram("64KiB", memory_mode="Sram_Only")]).memory_mode
+        'Sram_Only'
+        """
+        names = {"accelerator": "accelerator", "vela_config": "config"}
+        found: dict[str, Any] = {}
+        for name in ("accelerator", "system_config", "memory_mode", "vela_config"):
+            said = {getattr(t, name) for t in targets if getattr(t, name, None) is not None}
+            said |= {given[name]} if given.get(name) is not None else set()
+            if len(said) > 1:
+                raise ValueError(
+                    f"A network is compiled for one {name.replace('_', ' ')}, and all targets must "
+                    f"be for it. Received: {', '.join(sorted(map(str, said)))}"
+                )
+            found[names.get(name, name)] = said.pop() if said else None
+        return cls(**{**found, "accelerator": found["accelerator"] or DEFAULT})
+
+
 def default_system(accelerator: str) -> tuple[str, str]:
     """The system configuration and memory mode that Vela ships for an accelerator.
 
@@ -128,6 +166,7 @@ def compile_with_vela(
     optimise: str = "Performance",
     config: str | os.PathLike | None = None,
     allow_cpu_operators: bool = False,
+    sram_limit: int | None = None,
 ) -> VelaResult:
     """Compiles `tflite_path` into `out_dir/<name>_vela.tflite`.
 
@@ -140,6 +179,8 @@ def compile_with_vela(
         optimise: "Performance" (faster, smaller file) or "Size" (less SRAM).
         config: a user's own vela.ini; None takes the one that Vela ships.
         allow_cpu_operators: whether operators may be left to the CPU.
+        sram_limit: bytes that Vela should make do with, at the price of cycles: it then works layer
+            by layer in stripes and buffers less. It says nothing if it cannot.
 
     Raises:
         VelaError: Vela is not installed or fails; with its own words.
@@ -174,6 +215,7 @@ def compile_with_vela(
             *("--optimise", optimise),
             *("--output-dir", "."),
             "--enable-debug-db",
+            *(() if sram_limit is None else ("--arena-cache-size", str(sram_limit))),
         ]
         said = _run_vela([*arguments, f"{_PLAIN}.tflite"], folder, source)
         produced = folder / f"{_PLAIN}_vela.tflite"

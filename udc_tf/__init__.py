@@ -18,6 +18,8 @@ from udc_tf.compact.summary import summary_bits
 from udc_tf.compact.uniform import compact  # the call, not the room that has it
 from udc_tf.compress.compress_settings import CompressSettings
 from udc_tf.compress.compression import compress, compress_front  # the call, not its room
+from udc_tf.cost.device_model import DeviceModel
+from udc_tf.cost.device_targets import Cycles, Latency, Sram
 from udc_tf.cost.flash import SizeModel
 from udc_tf.cost.targets import Flash, Macs, PaperSize, register_target
 from udc_tf.finetune.run import finetune
@@ -53,13 +55,17 @@ __all__ = [
     "CompressSettings",
     "Cosine",
     "CosineOverRun",
+    "Cycles",
+    "DeviceModel",
     "Flash",
+    "Latency",
     "Macs",
     "PaperSize",
     "SearchModel",
     "SearchSettings",
     "SearchSpace",
     "SizeModel",
+    "Sram",
     "Stages",
     "UDCConv1D",
     "UDCConv1DTranspose",

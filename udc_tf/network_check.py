@@ -78,6 +78,11 @@ def require_int8(graph: Graph, accelerators: Sequence[str]) -> None:
         logging.warning("No device was named, so training goes on, but %s", found.sentence())
 
 
+def choose_within(search: Any) -> Any:
+    """Options of a search's decisions that Vela says are inside of every target."""
+    return importlib.import_module("udc_tf.export.trials").choose_within(search)
+
+
 def _require(found: Check) -> None:
     found.require()
     if found.on_cpu:

@@ -13,10 +13,10 @@ from udc_tf.export.npu import (
     container,
     convolution,
     cpu_operators,
-    cycles,
     elementwise,
     pooling,
     program,
+    timing,
 )
 from udc_tf.export.npu.command_words import decode
 from udc_tf.export.npu.container import Container, CpuOperator, TensorInfo
@@ -123,13 +123,13 @@ class NpuNetwork:
 
     @property
     def estimates_cycles(self) -> bool:
-        """Whether there are `estimated_cycles`: `npu.cycles` knows how fast an Ethos-U55 is."""
+        """Whether there are `estimated_cycles`: `npu.timing` knows how fast an Ethos-U55 is."""
         return self._container.npu_operators[0].product == "ethos-u55"
 
     @functools.cached_property
     def estimated_cycles(self) -> list[list[int]]:
-        """What Vela's cost model gives each operation of each stream. See `npu.cycles`."""
-        return [cycles.estimate(stream, self.macs_per_cycle) for stream in self._programs]
+        """What Vela's cost model gives each operation of each stream. See `npu.timing`."""
+        return [timing.estimate(stream, self.macs_per_cycle) for stream in self._programs]
 
     @property
     def operations(self) -> list[Operation]:

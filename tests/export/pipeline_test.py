@@ -24,6 +24,7 @@ from udc_tf.export import (
     size_truth,
     tflite_file,
     tightening,
+    vela,
 )
 from udc_tf.export.budgets import Budgets
 from udc_tf.export.integer_network import Quantization
@@ -258,7 +259,7 @@ class TestBudget:
 
     def test_several_targets_must_all_hold(self):
         targets = [udc_tf.Flash(np.float64(9000)), udc_tf.Flash(np.int64(5000)), udc_tf.Macs(1e6)]
-        assert Budgets.of(targets) == Budgets("ethos-u55-128", 5000, 1e6)
+        assert Budgets.of(targets) == Budgets(vela.System("ethos-u55-128"), 5000, 1e6)
 
     def test_plain_model_over_budget(self, tmp_path):
         model = keras.Sequential([keras.Input((12, 12, 3)), kl.Conv2D(64, 5)])

@@ -10,7 +10,7 @@ from keras import layers as kl
 import udc_tf
 from tests.support import networks
 from udc_tf.cost.flash import BIT_COST
-from udc_tf.export import size_fit
+from udc_tf.export import size_fit, vela
 from udc_tf.export.size_fit import Measurement, SizeFit
 from udc_tf.layers.compact_kernels import CompactDense
 
@@ -40,7 +40,7 @@ class TestFit:
             dense_bits={8: 6.5},
         )
         measured = rows(truth)
-        fitted = SizeFit(size_fit.fit(measured[:16]), "ethos-u55-128", ())
+        fitted = SizeFit(udc_tf.DeviceModel(size_fit.fit(measured[:16])), "ethos-u55-128", ())
         assert np.abs(fitted.errors(measured[16:])).max() < 0.01
         assert fitted.size_model.bit_cost[8] == pytest.approx(7.9, rel=0.03)
 
@@ -88,8 +88,7 @@ class TestMeasure:
         space = udc_tf.SearchSpace(sparsities=(0.01, nonzeros))
         search = udc_tf.make_searchable(model, space, target)
         chosen, rng = np.array([1]), np.random.default_rng(0)
-        flash = target.cost.bind(search.problem.plan)
-        row = size_fit._measure(search, flash, chosen, target.accelerator, rng)
+        row = size_fit.measure_one(search, chosen, vela.System(target.accelerator), rng)
         assert row.predicted(only_weights) == pytest.approx(row.weight_bytes, rel=0.05)
 
 
@@ -101,9 +100,10 @@ class TestFitSizeModel:
         x = kl.Conv2D(24, 3, activation="relu", name="b")(x)
         model = keras.Model(inputs, kl.Dense(4, name="head")(kl.GlobalAveragePooling2D()(x)))
         path, done = tmp_path / "size.json", []
+        space = udc_tf.SearchSpace(widths=(0.5, 1.0), bits=(2, 4), sparsities=(0.2, 0.5, 1.0))
         target = udc_tf.export.fit_size_model(
             model,
-            udc_tf.SearchSpace(widths=(0.5, 1.0), bits=(2, 4), sparsities=(0.2, 0.5, 1.0)),
+            space,
             udc_tf.Flash(4096),
             path=path,
             configurations=3,
@@ -112,8 +112,11 @@ class TestFitSizeModel:
         assert done == [(1, 3), (2, 3), (3, 3)]
         assert target.budget == 4096 and target.size_model != udc_tf.SizeModel()
         assert np.abs(SizeFit.load(path).errors()).max() < 0.1
-        again = udc_tf.export.fit_size_model(model, "ethos_u55", udc_tf.Flash(4096), path=path)
-        assert again.size_model == target.size_model
+        size_fit._FITS.clear()  # what only this process remembers
+        again = udc_tf.export.fit_size_model(
+            model, space, udc_tf.Flash(4096), path=path, configurations=3, progress=done.append
+        )
+        assert again.size_model == target.size_model and len(done) == 3
 
     def test_a_fit_of_another_version_is_made_anew(self, tmp_path):
         path = tmp_path / "size.json"

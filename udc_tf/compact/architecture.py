@@ -52,6 +52,8 @@ class Architecture:
         flash_bytes, macs: predicted for the whole network.
         targets: what the search had to meet, as dictionaries.
         weights: of the compact network, by layer and variable; None to start from scratch.
+        needs: for each target `what` it is, the `need` as predicted, what there is to `have`, and
+            the `excess`.
 
     Example:
 
@@ -70,6 +72,7 @@ class Architecture:
     macs: int
     targets: tuple[dict[str, Any], ...]
     weights: Mapping[str, Mapping[str, np.ndarray]] | None = None
+    needs: tuple[dict[str, Any], ...] = ()
 
     def build(self, inherit_weights: bool = True) -> keras.Model:
         """The compact Keras model, its bits and sparsities fixed.
@@ -130,7 +133,11 @@ class Architecture:
             )
             for row in rows
         ]
-        return "\n".join([*lines, f"multiply-accumulates: {self.macs:,}"])
+        lines.append(f"multiply-accumulates: {self.macs:,}")
+        for one in self.needs:
+            over = f", {one['excess']:,} too many" if one["excess"] else ""
+            lines.append(f"needs {one['what']}, has {one['have']:,}{over}")
+        return "\n".join(lines)
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes `path` (JSON) and, beside it with the ending .npz, the weights."""
@@ -143,6 +150,7 @@ class Architecture:
             "flash_bytes": self.flash_bytes,
             "macs": self.macs,
             "targets": list(self.targets),
+            "needs": list(self.needs),
             "layers": [dataclasses.asdict(layer) for layer in self.layers],
             "configuration": dataclasses.asdict(self.configuration),
             "has_weights": self.weights is not None,
@@ -200,7 +208,13 @@ class Architecture:
             flash_bytes=_number(content["flash_bytes"], int),
             macs=_number(content["macs"], int),
             targets=tuple(dict(target) for target in content["targets"]),
+            needs=tuple(_need(row) for row in content.get("needs", ())),
         )
+
+
+def _need(row: Mapping[str, Any]) -> dict[str, Any]:
+    numbers = {name: _number(row[name], int) for name in ("need", "have", "excess")}
+    return {"what": str(row["what"]), **numbers}
 
 
 @contextlib.contextmanager

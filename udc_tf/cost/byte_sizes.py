@@ -1,10 +1,30 @@
-"""Sizes as people write them: "32KiB", "0.5MB"."""
+"""Sizes, times and rates as people write them: "32KiB", "5ms", "400MHz"."""
 
 import re
 
 from udc_tf.quantize.plain_numbers import is_number
 
 _UNITS = {"B": 1, "KB": 1e3, "MB": 1e6, "KIB": 1024, "MIB": 1024**2}
+_PREFIXES = {"u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
+
+
+def parse_unit(value: str | int | float, unit: str) -> float:
+    """A positive number of a unit, written with a prefix or given as it is.
+
+    >>> parse_unit("5ms", "s"), parse_unit("400MHz", "Hz"), parse_unit(2e6, "Hz")
+    (0.005, 400000000.0, 2000000.0)
+    """
+    if is_number(value):
+        number = float(value)
+    else:
+        match = re.fullmatch(rf"\s*([0-9]+\.?[0-9]*)\s*([umkMG]?){unit}\s*", str(value))
+        number = float(match[1]) * _PREFIXES[match[2]] if match else 0.0
+    if not 0 < number < float("inf"):
+        raise ValueError(
+            f"A positive number with a unit was expected, such as '5m{unit}' or '2M{unit}'. "
+            f"Received: {value!r}"
+        )
+    return number
 
 
 def parse_bytes(size: str | int | float) -> int:

@@ -17,10 +17,11 @@ import numpy as np
 import tensorflow as tf
 
 from udc_tf.cost.padding import padded_fan_in, round_up
-from udc_tf.cost.priced_network import FixedPart, Plan, PricedLayer
+from udc_tf.cost.priced_network import FixedPart, Plan, PricedLayer, Step, Tensor
 from udc_tf.graph.channel_groups import ChannelMap
 
 Array = Any  # a numpy array, or a TensorFlow tensor of the same shape
+_BRICK = 16  # channels that feature maps are laid out in
 # A constant, and for each decision that counts what each of its options adds.
 _Linear = tuple[float, list[tuple[int, list[float]]]]
 
@@ -50,6 +51,7 @@ class Counts:
         padded_outputs: output channels, padding included.
         pruned: [..., sparsities, layers], z of each fraction below 1 in `CountMaps.sparsities`;
             None where decisions are hard, so that `nonzeros` says it all.
+        tensor_bytes, step_present: of `Plan.tensors` and `Plan.steps`, if they were asked for.
     """
 
     inputs: Array
@@ -67,6 +69,8 @@ class Counts:
     part_channels: Array
     part_present: Array
     pruned: Array | None = None
+    tensor_bytes: Array | None = None
+    step_present: Array | None = None
 
     @property
     def weights(self) -> Array:
@@ -86,6 +90,7 @@ class CountMaps:
         bit_tables: name -> bits -> value, for `Counts.by_bits`.
         unsearched_bits: bits of weights whose bitwidth is not searched.
         outputs_together: the NPU codes output channels in multiples of this.
+        steps: whether the bytes of tensors and the presence of steps are counted as well.
     """
 
     def __init__(
@@ -94,6 +99,7 @@ class CountMaps:
         bit_tables: Mapping[str, Mapping[int, float]] | None = None,
         unsearched_bits: int = 8,
         outputs_together: int = 8,
+        steps: bool = False,
     ):
         self.plan = plan
         self.options = max(len(d.options) for d in plan.decisions)
@@ -118,6 +124,9 @@ class CountMaps:
         for name, table in self._tables.items():
             maps[f"by_bits/{name}"] = self._matrix(layers, self._by_bits(table))
         maps |= self._gate_maps("present", layers) | self._gate_maps("part_present", parts)
+        if steps:
+            maps["tensor_bytes"] = self._matrix(plan.tensors, self._tensor_bytes)
+            maps |= self._gate_maps("step_present", plan.steps)
         self._hard = _SideBySide(maps)
         pruned = [self._matrix(layers, self._by_sparsity(_is(s))) for s in self.sparsities]
         if pruned:
@@ -234,8 +243,16 @@ class CountMaps:
         return self._per_option("kernel", layer, kernels, [n / full for n in sizes], 1.0)
 
     def _padded_outputs(self, layer: PricedLayer) -> _Linear:
-        fixed, terms = self._channels(layer.outputs)
-        step = self._outputs_together
+        return self._padded(layer.outputs, self._outputs_together)
+
+    def _tensor_bytes(self, tensor: Tensor) -> _Linear:
+        positions = tensor.positions or 1
+        constant, terms = self._padded(tensor.channels, _BRICK if tensor.bricks else 1)
+        return positions * constant, [(d, [positions * n for n in v]) for d, v in terms]
+
+    def _padded(self, channels: ChannelMap, step: int) -> _Linear:
+        """Channels, rounded up to a multiple of `step`."""
+        fixed, terms = self._channels(channels)
         if not terms:
             return float(round_up(round(fixed), step)), []
         if len(terms) > 1:
@@ -244,7 +261,7 @@ class CountMaps:
         return 0.0, [(decision, [float(round_up(round(fixed + n), step)) for n in active])]
 
     def _gate_maps(
-        self, name: str, items: Sequence[PricedLayer | FixedPart]
+        self, name: str, items: Sequence[PricedLayer | FixedPart | Step]
     ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         depth = max((len(i.gates) for i in items), default=0)
         return {
@@ -252,8 +269,8 @@ class CountMaps:
             for level in range(max(depth, 1))
         }
 
-    def _gate(self, level: int) -> Callable[[PricedLayer | FixedPart], _Linear]:
-        def gate(item: PricedLayer | FixedPart) -> _Linear:
+    def _gate(self, level: int) -> Callable[[PricedLayer | FixedPart | Step], _Linear]:
+        def gate(item: PricedLayer | FixedPart | Step) -> _Linear:
             if level >= len(item.gates):
                 return 1.0, []
             choice, branch = item.gates[level].choice, item.gates[level].branch
@@ -316,7 +333,8 @@ def _assemble(values: Mapping[str, Array]) -> Counts:
     by_bits = groups.pop("by_bits")
     product = {
         name: functools.reduce(operator.mul, groups.pop(name).values())
-        for name in ("present", "part_present")
+        for name in ("present", "part_present", "step_present")
+        if name in groups
     }
     plain = {name: members[""] for name, members in groups.items()}
     if "pruned" in plain:

@@ -58,8 +58,55 @@ class FixedPart:
 
 
 @dataclasses.dataclass(frozen=True)
+class Tensor:
+    """A tensor between operators.
+
+    Attributes:
+        positions: height times width; None if that is not known.
+        bricks: whether its channels lie in bricks of 16; else plainly one behind the other.
+        outside: an input or an output of the network.
+        part_of_another: it is made in its place inside a concatenated tensor.
+        first, last: the steps between which it is alive.
+    """
+
+    positions: int | None
+    channels: ChannelMap
+    bricks: bool = True
+    outside: bool = False
+    part_of_another: bool = False
+    first: int = 0
+    last: int = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """An operator in the order in which operators run.
+
+    Attributes:
+        operator: TFLite's name of it.
+        inputs, output: numbers of tensors.
+        layer, part: its number among `Plan.layers`, or among `Plan.fixed`.
+        image, source: height and width of what it makes and of what it reads.
+    """
+
+    name: str
+    operator: str
+    inputs: tuple[int, ...]
+    output: int
+    layer: int | None
+    part: int | None
+    image: tuple[int, int]
+    source: tuple[int, int]
+    gates: tuple[Gate, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class Plan:
-    """All that the search decides, prices and leaves alone."""
+    """All that the search decides, prices and leaves alone.
+
+    `steps` and `tensors` say in which order the network runs; they are empty where image sizes are
+    not known or the model is subclassed.
+    """
 
     groups: tuple[ChannelGroup, ...]
     widths: dict[int, tuple[int, ...]]  # channels of each option, for groups that are searched
@@ -67,6 +114,8 @@ class Plan:
     layers: tuple[PricedLayer, ...]
     fixed: tuple[FixedPart, ...]
     left_out: dict[str, str]  # name -> why it is not searched
+    steps: tuple[Step, ...] = ()
+    tensors: tuple[Tensor, ...] = ()
 
     def decision_index(self, kind: str, subject: str) -> int | None:
         return self._indices.get((kind, subject))

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from absl import logging
 
+from udc_tf import network_check
 from udc_tf.compact.architecture import Architecture, LayerSummary, get_layer_weights
 from udc_tf.compact.build import Compactor, Configuration, LayerChoice, carry_weights
+from udc_tf.cost.device_targets import OnDevice
 from udc_tf.cost.flash import FlashCost
 from udc_tf.cost.macs import MacsCost
 from udc_tf.cost.priced_network import Plan
-from udc_tf.cost.targets import Flash
+from udc_tf.cost.targets import BoundTarget, Flash, Target
 from udc_tf.layers.searchable_kernels import SearchableKernel
 from udc_tf.quantize.quantizers import FLOAT_BITS
 from udc_tf.search import decisions
@@ -29,7 +31,9 @@ _Option = TypeVar("_Option", int, float)
 
 def extract_architecture(search: "SearchModel", batches: Iterable[Any] | None) -> Architecture:
     """The most likely configuration inside every target, with the search's weights."""
-    return architecture_of(search, repaired_choice(search), batches)
+    on_device = any(isinstance(t, OnDevice) for t in search.problem.targets)
+    chosen = network_check.choose_within(search) if on_device else repaired_choice(search)
+    return architecture_of(search, chosen, batches)
 
 
 def most_likely_architecture(search: "SearchModel") -> Architecture:
@@ -61,9 +65,17 @@ def architecture_of(
     return dataclasses.replace(plain, weights=get_layer_weights(compact))
 
 
-def repaired_choice(search: "SearchModel", scores: np.ndarray | None = None) -> np.ndarray:
-    """Option numbers: the most likely ones (or by other scores), moved inside the targets."""
-    budget, plan = Budget(search.problem.bound), search.problem.plan
+def repaired_choice(
+    search: "SearchModel", scores: np.ndarray | None = None, budget: Budget | None = None
+) -> np.ndarray:
+    """Option numbers: the most likely ones (or by other scores), moved inside the targets.
+
+    Args:
+        search: the searched model.
+        scores: what is thought of each option; None takes the search's preferences.
+        budget: the targets; None takes the search's.
+    """
+    budget, plan = budget or Budget(search.problem.bound), search.problem.plan
     if scores is None:
         scores = preferences(search.state.log_probabilities().numpy(), plan)
     smallest = min((extreme(t, plan, True) for t in budget.targets), key=budget.ratio)
@@ -133,7 +145,22 @@ def describe_choice(problem: SearchProblem, chosen: np.ndarray) -> Architecture:
         flash_bytes=round(float(bound.cost(counts))) if bound else 0,
         macs=round(macs),
         targets=tuple(t.to_dict() for t in problem.targets),
+        needs=tuple(
+            _need(t, b, chosen) for t, b in zip(problem.targets, problem.bound, strict=True)
+        ),
     )
+
+
+def _need(target: Target, bound: BoundTarget, chosen: np.ndarray) -> dict[str, Any]:
+    """What of a target's budget a configuration needs, as predicted."""
+    need = round(float(bound.cost(bound.maps.counts(bound.maps.one_hot(chosen)))))
+    have = round(target.budget)
+    return {
+        "what": target.describe(need),
+        "need": need,
+        "have": have,
+        "excess": max(need - have, 0),
+    }
 
 
 def _only(options: tuple[_Option, ...] | None) -> _Option | None:

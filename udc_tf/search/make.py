@@ -11,6 +11,7 @@ from absl import logging
 
 from udc_tf import network_check
 from udc_tf.compact.architecture import Architecture
+from udc_tf.cost.device_targets import Cycles, Sram, is_fitted
 from udc_tf.cost.priced_network import Plan
 from udc_tf.cost.targets import BoundTarget, Target
 from udc_tf.graph import conversion
@@ -90,6 +91,28 @@ def make_searchable(
     >>> search = make_searchable(keras.Model(x, y), "ethos_u55", udc_tf.Flash("2.5KiB"))
     >>> search.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     """
+    search = searchable(model, space, target, settings, allow_cpu=allow_cpu, start=start)
+    for one in search.problem.targets:
+        if not is_fitted(one):
+            logging.warning(
+                "The budget of %s will hold, but is not used to the full: nothing has been "
+                "measured for this network. udc_tf.export.fit_size_model(model, space, target) "
+                "compiles a few configurations and gives the target that knows it.",
+                one.describe(one.budget),
+            )
+    return search
+
+
+def searchable(
+    model: keras.Model,
+    space: SearchSpace | str,
+    target: Target | Sequence[Target] | None,
+    settings: SearchSettings | None = None,
+    *,
+    allow_cpu: bool = False,
+    start: Architecture | Mapping[str, float] | None = None,
+) -> SearchModel:
+    """What `make_searchable` does, without a word about targets that are not fitted."""
     space = SearchSpace.preset(space) if isinstance(space, str) else space
     targets = checked_targets(target)
     settings = settings or SearchSettings()
@@ -133,8 +156,8 @@ def checked_targets(target: Target | Sequence[Target] | None) -> tuple[Target, .
     targets = tuple(target) if isinstance(target, (list, tuple)) else (target,)
     if not targets or not all(hasattr(t, "bind") for t in targets):
         raise ValueError(
-            "`target` must be given: one or several of udc_tf.Flash, udc_tf.Macs, "
-            f"udc_tf.PaperSize. Received: {target!r}"
+            "`target` must be given: one or several of udc_tf.Flash, udc_tf.Sram, udc_tf.Cycles, "
+            f"udc_tf.Macs, udc_tf.PaperSize. Received: {target!r}"
         )
     return targets
 
@@ -151,7 +174,7 @@ def problem_of(
     graph = trace(_loaded_again(model, source), copy=False)
     network_check.require_int8(graph, accelerators_of(targets))
     groups = ChannelGroups(graph)
-    plan = plan_search(graph, groups, space)
+    plan = plan_search(graph, groups, space, _multiple(space, targets))
     _require_decisions(graph, plan)
     return _bound(source, plan, space, targets, (graph, groups), allow_cpu)
 
@@ -166,6 +189,14 @@ def _bound(
 ) -> SearchProblem:
     bound = tuple(t.bind(plan) for t in targets)
     return SearchProblem(source, plan, space, targets, bound, compactable, allow_cpu)
+
+
+def _multiple(space: SearchSpace, targets: Sequence[Target]) -> int:
+    """What numbers of channels are multiples of: a brick, or what the multipliers make at once."""
+    if not isinstance(space.snap, str):
+        return space.snap
+    kinds = {type(target) for target in targets}
+    return 16 if Sram in kinds else 8 if Cycles in kinds else 1
 
 
 def _require_decisions(graph: Graph, plan: Plan) -> None:

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from udc_tf.cost.priced_network import Decision, FixedPart, Plan, PricedLayer
+from udc_tf.cost.schedule import schedule
 from udc_tf.graph.channel_groups import FIXED, ChannelGroups, ChannelMap
 from udc_tf.graph.layer_rules import (
     Channels,
@@ -24,8 +25,10 @@ from udc_tf.layers.layer_options import LayerOptions
 from udc_tf.search.space import SearchSpace
 
 
-def plan_search(graph: Graph, channels: ChannelGroups, space: SearchSpace) -> Plan:
-    """Works out the decisions for a traced model."""
+def plan_search(
+    graph: Graph, channels: ChannelGroups, space: SearchSpace, multiple: int = 1
+) -> Plan:
+    """Works out the decisions for a traced model; channels are in multiples of `multiple`."""
     names = {n.name for n in graph.nodes} | {g.name for g in channels.groups}
     if unmatched := space.unmatched_patterns(sorted(names)):
         raise ValueError(
@@ -63,7 +66,7 @@ def plan_search(graph: Graph, channels: ChannelGroups, space: SearchSpace) -> Pl
             part = _fixed_part(node, channels, shared, left_out)
             free = id(node) in folded
             fixed.append(dataclasses.replace(part, price=Price()) if free else part)
-    decisions, widths = _width_decisions(graph, channels, space, left_out)
+    decisions, widths = _width_decisions(graph, channels, space, left_out, multiple)
     for layer in layers:
         for kind, options in (
             ("bits", layer.options.bits),
@@ -79,21 +82,34 @@ def plan_search(graph: Graph, channels: ChannelGroups, space: SearchSpace) -> Pl
                     Decision("choice", node.name, tuple(range(node.layer.branch_count)))
                 )
     return Plan(
-        tuple(channels.groups), widths, tuple(decisions), tuple(layers), tuple(fixed), left_out
+        tuple(channels.groups),
+        widths,
+        tuple(decisions),
+        tuple(layers),
+        tuple(fixed),
+        left_out,
+        *schedule(graph, channels, layers, fixed),
     )
 
 
-def width_counts(channels: int, widths: tuple[float, ...]) -> tuple[int, ...]:
-    """Distinct channel counts of the width options.
+def width_counts(channels: int, widths: tuple[float, ...], multiple: int = 1) -> tuple[int, ...]:
+    """Distinct channel counts of the width options, in multiples where there are enough channels.
 
-    >>> width_counts(4, (0.1, 0.2, 0.5, 1.0))
-    (1, 2, 4)
+    >>> width_counts(4, (0.1, 0.2, 0.5, 1.0)), width_counts(64, (0.3, 0.5, 0.7, 1.0), 16)
+    ((1, 2, 4), (16, 32, 48, 64))
     """
-    return tuple(sorted({max(1, round(w * channels)) for w in widths}))
+    while multiple > 1 and 2 * multiple > channels:
+        multiple //= 2
+    snapped = (multiple * round(w * channels / multiple) for w in widths)
+    return tuple(sorted({min(max(n, multiple, 1), channels) for n in snapped}))
 
 
 def _width_decisions(
-    graph: Graph, channels: ChannelGroups, space: SearchSpace, left_out: dict[str, str]
+    graph: Graph,
+    channels: ChannelGroups,
+    space: SearchSpace,
+    left_out: dict[str, str],
+    multiple: int,
 ) -> tuple[list[Decision], dict[int, tuple[int, ...]]]:
     by_name = {g.name: i for i, g in enumerate(channels.groups)}
     options: dict[int, dict[str, tuple[float, ...] | None]] = {}
@@ -117,7 +133,7 @@ def _width_decisions(
                 f"{options[g]}"
             )
         else:
-            counts = width_counts(group.channels, common)
+            counts = width_counts(group.channels, common, multiple)
             if len(counts) > 1 or counts[0] < group.channels:
                 widths[g] = counts
             if len(counts) > 1:

@@ -27,6 +27,9 @@ class SearchSpace:
         overrides: for layers whose name matches a pattern, options that replace those above:
             `{"stem*": {"bits": (8,), "widths": None}}`. Later patterns win.
         frozen: name patterns of layers in which nothing is searched.
+        snap: channels are multiples of this, so that no network pays for a brick of 16 channels of
+            which it uses one; 1 switches it off. "auto" takes 16 where working memory has a budget,
+            8 where cycles have one, else 1.
 
     Example:
 
@@ -42,8 +45,14 @@ class SearchSpace:
     operators: bool = True
     overrides: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     frozen: tuple[str, ...] = ()
+    snap: int | str = "auto"
 
     def __post_init__(self) -> None:
+        whole = isinstance(self.snap, int) and not isinstance(self.snap, bool) and self.snap > 0
+        if self.snap != "auto" and not whole:
+            raise ValueError(
+                f'`snap` must be "auto" or a whole number from 1. Received: {self.snap!r}'
+            )
         for kind in _KINDS:
             object.__setattr__(self, kind, checked_options(kind, getattr(self, kind)))
         overrides = {}

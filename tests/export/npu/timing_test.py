@@ -11,7 +11,7 @@ from ethosu.vela import vela
 
 from tests.support import npu_networks as nets
 from tests.support.paths import SHARED
-from udc_tf.export.npu import NpuNetwork, cycles
+from udc_tf.export.npu import NpuNetwork, timing
 from udc_tf.export.npu.operations import Dma
 
 ANCHORS = SHARED / "anchors" / "mlperf_tiny"
@@ -23,7 +23,7 @@ def reported(folder: pathlib.Path, model: bytes, accelerator: str):
     path.write_bytes(model)
     arguments = [str(path), "--output-dir", str(folder), "--config", "Arm/vela.ini"]
     arguments += ["--accelerator-config", accelerator, "--enable-debug-db"]
-    arguments += ["--system-config", cycles.SYSTEM, "--memory-mode", cycles.MEMORY_MODE]
+    arguments += ["--system-config", timing.SYSTEM, "--memory-mode", timing.MEMORY_MODE]
     with nets.quiet():
         vela.main(arguments)
     tables = {}
@@ -50,9 +50,9 @@ def chain() -> bytes:
 @pytest.mark.parametrize("accelerator", ["ethos-u55-32", "ethos-u55-64", "ethos-u55-128"])
 def test_computing_costs_what_vela_says_operation_by_operation(tmp_path, accelerator):
     network, each, _ = reported(tmp_path, chain(), accelerator)
-    npu = cycles.ACCELERATORS[network.macs_per_cycle]
+    npu = timing.ACCELERATORS[network.macs_per_cycle]
     kernels = [o for o in network.operations if not isinstance(o, Dma)]
-    assert [cycles._compute_cycles(o, npu) for o in kernels] == each
+    assert [timing._compute_cycles(o, npu) for o in kernels] == each
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -79,16 +79,16 @@ def test_every_operation_has_its_share():
     assert all(n > 0 for o, n in shares if not isinstance(o, Dma))
 
 
-@pytest.mark.parametrize("macs", cycles.ACCELERATORS)
+@pytest.mark.parametrize("macs", timing.ACCELERATORS)
 def test_speeds_are_those_that_vela_knows(macs):
     from ethosu.vela import architecture_features as features
 
     config = f"{features.CONFIG_FILES_PATH}/Arm/vela.ini"
     with nets.quiet():
         arch = features.ArchitectureFeatures(
-            [config], f"ethos-u55-{macs}", cycles.SYSTEM, cycles.MEMORY_MODE, 3, False, None
+            [config], f"ethos-u55-{macs}", timing.SYSTEM, timing.MEMORY_MODE, 3, False, None
         )
-    npu, micro = cycles.ACCELERATORS[macs], arch.ofm_ublock
+    npu, micro = timing.ACCELERATORS[macs], arch.ofm_ublock
     assert npu.micro_block == (micro.height, micro.width, micro.depth)
     ours = (
         npu.unary_32,
@@ -101,9 +101,9 @@ def test_speeds_are_those_that_vela_knows(macs):
     )
     theirs = arch.output_cycles_per_elem
     assert ours == (*theirs[:4], *theirs[5:])  # the fifth, a simpler sum, is never used
-    for memory, area in ((cycles.SRAM, "Sram"), (cycles.FLASH, "OffChipFlash")):
+    for memory, area in ((timing.SRAM, "Sram"), (timing.FLASH, "OffChipFlash")):
         place = features.MemArea[area]
-        assert memory == cycles.Memory(
+        assert memory == timing.Memory(
             *arch.memory_latency[place],
             arch.memory_burst_length[place],
             arch.memory_bandwidths_per_cycle[place],
