@@ -142,18 +142,13 @@ def export(
         )
         exact, compiled = made.exact, made.vela
         budgets.check_paper_size(model, exact.network)
-        content = compiled.path.read_bytes()
+        content = made.content
         staged = folder / "staged"
         report = _write_all(staged, exact, compiled, content, samples, golden_samples)
         if lut:
             report["lut"] = _write_lut(staged, exact)
-        report["tflm_against_keras"] = made.agreement
-        report["budget_bytes"] = budgets.flash
-        report["budget_macs"] = budgets.macs
-        report["sram_budget_bytes"] = budgets.sram
-        report["budgets"] = budgets.lines(model, exact.network, compiled)
+        report |= _about_budgets(model, made, budgets)
         report["tightening"] = rounds
-        report["unused_flash"] = _unused(model, made, budgets)
         (staged / "report.json").write_text(manifest.to_json(report))
         described = manifest.describe(exact, compiled, content, deployment)
         described["budgets"] = report["budgets"]
@@ -187,7 +182,20 @@ def _compile(
     path = folder / f"{_NAME}.tflite"
     path.write_bytes(exact.content)
     system = dataclasses.asdict(budgets.system)
-    return Compiled(exact, agreed, vela.compile_with_vela(path, folder, **system, **options))
+    compiled = vela.compile_with_vela(path, folder, **system, **options)
+    return Compiled(exact, agreed, compiled, compiled.path.read_bytes())
+
+
+def _about_budgets(model: keras.Model, made: Compiled, budgets: Budgets) -> dict[str, Any]:
+    """What the report says about accuracy and budgets of what was compiled."""
+    return {
+        "tflm_against_keras": made.agreement,
+        "budget_bytes": budgets.flash,
+        "budget_macs": budgets.macs,
+        "sram_budget_bytes": budgets.sram,
+        "budgets": budgets.lines(model, made.exact.network, made.vela),
+        "unused_flash": _unused(model, made, budgets),
+    }
 
 
 def _unused(model: keras.Model, made: Compiled, budgets: Budgets) -> dict[str, Any] | None:

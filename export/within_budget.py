@@ -27,6 +27,7 @@ class Compiled:
     exact: Int8Model
     agreement: dict[str, Any]
     vela: vela.VelaResult
+    content: bytes  # of the compiled file, which the next compilation writes over
 
 
 def compile_within(

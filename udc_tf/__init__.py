@@ -18,6 +18,7 @@ from udc_tf.compact.summary import summary_bits
 from udc_tf.compact.uniform import compact  # the call, not the room that has it
 from udc_tf.compress.compress_settings import CompressSettings
 from udc_tf.compress.compression import compress, compress_front  # the call, not its room
+from udc_tf.cost.boards import Board
 from udc_tf.cost.device_model import DeviceModel
 from udc_tf.cost.device_targets import Cycles, Latency, Sram
 from udc_tf.cost.flash import SizeModel
@@ -51,6 +52,7 @@ if TYPE_CHECKING:  # what type checkers see in place of `__getattr__`
 __all__ = [
     "Architecture",
     "Augmentation",
+    "Board",
     "Choice",
     "CompressSettings",
     "Cosine",
