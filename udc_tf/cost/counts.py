@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from udc_tf.cost.padding import padded_fan_in, round_up
+from udc_tf.cost.padding import is_narrow, padded_fan_in, round_up
 from udc_tf.cost.priced_network import FixedPart, Plan, PricedLayer, Step, Tensor
 from udc_tf.graph.channel_groups import ChannelMap
 
@@ -52,6 +52,7 @@ class Counts:
         pruned: [..., sparsities, layers], z of each fraction below 1 in `CountMaps.sparsities`;
             None where decisions are hard, so that `nonzeros` says it all.
         tensor_bytes, step_present: of `Plan.tensors` and `Plan.steps`, if they were asked for.
+        narrow_outputs: likewise, output channels where they are too few for bricks, else 0.
     """
 
     inputs: Array
@@ -71,6 +72,7 @@ class Counts:
     pruned: Array | None = None
     tensor_bytes: Array | None = None
     step_present: Array | None = None
+    narrow_outputs: Array | None = None
 
     @property
     def weights(self) -> Array:
@@ -126,6 +128,7 @@ class CountMaps:
         maps |= self._gate_maps("present", layers) | self._gate_maps("part_present", parts)
         if steps:
             maps["tensor_bytes"] = self._matrix(plan.tensors, self._tensor_bytes)
+            maps["narrow_outputs"] = self._matrix(layers, self._narrow_outputs)
             maps |= self._gate_maps("step_present", plan.steps)
         self._hard = _SideBySide(maps)
         pruned = [self._matrix(layers, self._by_sparsity(_is(s))) for s in self.sparsities]
@@ -243,22 +246,35 @@ class CountMaps:
         return self._per_option("kernel", layer, kernels, [n / full for n in sizes], 1.0)
 
     def _padded_outputs(self, layer: PricedLayer) -> _Linear:
-        return self._padded(layer.outputs, self._outputs_together)
+        step = self._outputs_together
+        return self._tabulated(layer.outputs, lambda n: round_up(n, step), (step - 1) / 2)
 
     def _tensor_bytes(self, tensor: Tensor) -> _Linear:
-        positions = tensor.positions or 1
-        constant, terms = self._padded(tensor.channels, _BRICK if tensor.bricks else 1)
-        return positions * constant, [(d, [positions * n for n in v]) for d, v in terms]
+        def size(channels: int) -> int:
+            plain = not tensor.bricks or is_narrow(channels)
+            return positions * (channels if plain else round_up(channels, _BRICK))
 
-    def _padded(self, channels: ChannelMap, step: int) -> _Linear:
-        """Channels, rounded up to a multiple of `step`."""
+        positions = tensor.positions or 1
+        on_average = positions * (_BRICK - 1) / 2 if tensor.bricks else 0.0
+        return self._tabulated(tensor.channels, size, on_average, positions)
+
+    def _narrow_outputs(self, layer: PricedLayer) -> _Linear:
+        return self._tabulated(layer.outputs, lambda n: n if is_narrow(n) else 0, 0.0, 0)
+
+    def _tabulated(
+        self, channels: ChannelMap, value: Callable[[int], float], more: float, each: float = 1.0
+    ) -> _Linear:
+        """A function of the number of channels, exact where at most one decision is behind them.
+
+        Else it is `each` for each of them, and `more`.
+        """
         fixed, terms = self._channels(channels)
         if not terms:
-            return float(round_up(round(fixed), step)), []
+            return float(value(round(fixed))), []
         if len(terms) > 1:
-            return fixed + (step - 1) / 2, terms  # on average
+            return fixed * each + more, [(d, [n * each for n in active]) for d, active in terms]
         ((decision, active),) = terms
-        return 0.0, [(decision, [float(round_up(round(fixed + n), step)) for n in active])]
+        return 0.0, [(decision, [float(value(round(fixed + n))) for n in active])]
 
     def _gate_maps(
         self, name: str, items: Sequence[PricedLayer | FixedPart | Step]

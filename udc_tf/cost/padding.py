@@ -7,12 +7,21 @@ with less filling. The zeros that fill a block are coded like any others: a poin
 """
 
 _DEPTH_FIRST, _PART_KERNEL, _TAPS = 32, 8, 4
+_NARROW = 8
 # Output channels that are coded together; a chip with two cores deals them out to both.
 _OUTPUTS = {"ethos-u55-32": 4, "ethos-u65-512": 16}
 
 
 def round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
+
+
+def is_narrow(channels: int) -> bool:
+    """Whether a feature map has too few channels for bricks of 16: it is stored as it is.
+
+    An activation behind such a kernel is then an operation of its own.
+    """
+    return channels < _NARROW
 
 
 def outputs_together(accelerator: str) -> int:

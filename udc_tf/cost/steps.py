@@ -18,13 +18,15 @@ from udc_tf.cost.accelerators import family, require_accelerator
 from udc_tf.cost.counts import CountMaps, Counts
 from udc_tf.cost.device_model import DeviceModel
 from udc_tf.cost.flash import BoundFlash
-from udc_tf.cost.padding import outputs_together
+from udc_tf.cost.padding import outputs_together, round_up
 from udc_tf.cost.priced_network import Plan, Step
 from udc_tf.quantize.quantizers import FLOAT_BITS
 
 _FACTOR = 1.15  # what Vela counts over the formula, where nothing was measured
 _SUMS = ("ADD", "SUB")
-_POOLS = ("AVERAGE_POOL_2D", "MAX_POOL_2D", "MEAN")
+_POOLS = ("AVERAGE_POOL_2D", "MAX_POOL_2D")
+_MEAN = "MEAN"  # which Vela makes a depthwise convolution of, with weights that are all alike
+_SCALE_RECORD = 10.0  # bytes per channel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,14 +96,19 @@ class StepCosts:
         steps = plan.steps
         self._kernel = np.asarray([s.layer is not None for s in steps], np.float32)
         self._layer = np.asarray([s.layer or 0 for s in steps])
+        self._part = np.asarray([s.part or 0 for s in steps])
         self._output = np.asarray([s.output for s in steps])
+        self._means = np.asarray([self._mean_bytes(s) for s in steps], np.float32)
         fitted = [model.steps.get(s.name, (_FACTOR, 0.0)) for s in steps]
         self._factor, self._offset = np.asarray(fitted, np.float32).T
 
     def encoded(self, counts: Counts) -> Any:
         """Bytes of each step's weights and scales, [..., steps]."""
         stored = self._flash.layer_bytes(counts) - counts.present * self.model.size.per_operator
-        return self._kernel * take(stored, self._layer)
+        encoded = self._kernel * take(stored, self._layer)
+        if not self._means.any():
+            return encoded
+        return encoded + self._means * take(counts.part_channels, self._part)
 
     def formula(self, counts: Counts) -> Any:
         """Cycles of each step by the formula alone, [..., steps]."""
@@ -110,6 +117,8 @@ class StepCosts:
         per_weight, per_output = self._kernel_rates
         kernel = larger(coded * per_weight, outputs * per_output)
         kernel = larger(kernel, self.encoded(counts) / self.engine.weights)
+        # An activation that is an operation of its own goes over all elements once more.
+        kernel += 2 * per_output * take(counts.narrow_outputs, self._layer)
         made = take(counts.tensor_bytes, self._output)
         return self._kernel * kernel + (1.0 - self._kernel) * made * self._part_rates
 
@@ -138,10 +147,19 @@ class StepCosts:
     def _part_rate(self, step: Step) -> float:
         positions = max(math.prod(step.image), 1)
         window = max(math.prod(step.source) / positions, 1.0)
+        if step.operator == _MEAN:
+            return max(self._blocks(step), 8) * round_up(round(window), 4) / self.engine.channels
         if step.operator in _POOLS:
             blocks = self._blocks(step) / positions
             return blocks * max(window, 4.0) * 4 / self.engine.channels
         return self.engine.output * (3 if step.operator in _SUMS else window)
+
+    @staticmethod
+    def _mean_bytes(step: Step) -> float:
+        """Bytes per channel of a mean's weights, a bit each, and scales; 0 for other steps."""
+        if step.operator != _MEAN:
+            return 0.0
+        return math.prod(step.source) / max(math.prod(step.image), 1) / 8 + _SCALE_RECORD
 
     def _blocks(self, step: Step) -> int:
         height, width = step.image
