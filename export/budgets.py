@@ -99,7 +99,7 @@ class Budgets:
         """Raises a `BudgetError` if the working memory is too large; `least` was reached."""
         if self.sram is not None and compiled.sram_bytes > self.sram:
             raise BudgetError(
-                f"The compiled network needs {least:,} bytes of SRAM at least, the budget is "
+                f"The compiled network needs at least {least:,} bytes of SRAM, the budget is "
                 f"{self.sram:,}, {least - self.sram:,} too many, also where Vela saves memory "
                 "before time. Search with udc_tf.Sram, or take smaller images or fewer channels."
             )

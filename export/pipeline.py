@@ -253,6 +253,7 @@ def _write_all(
     return {
         "layers": [dataclasses.asdict(size) for size in sizes],
         "operators": [dataclasses.asdict(o) for o in compiled.operators],
+        "memory": [dataclasses.asdict(t) for t in compiled.tensors],
         "encoded_weight_bytes": compiled.encoded_weight_bytes,
         "flash_bytes": compiled.flash_bytes,
         "sram_bytes": compiled.sram_bytes,

@@ -56,6 +56,19 @@ class CompiledOperator:
 
 
 @dataclasses.dataclass(frozen=True)
+class PlannedTensor:
+    """A feature map or buffer in SRAM: its bytes, and from when to when it is there.
+
+    Times are Vela's: two for each operator, in the order in which they run.
+    """
+
+    name: str
+    bytes: int
+    start: int
+    end: int
+
+
+@dataclasses.dataclass(frozen=True)
 class CpuOperator:
     """An operator that Vela left to the CPU.
 
@@ -83,6 +96,7 @@ class VelaResult:
         inferences_per_second: as estimated.
         encoded_weight_bytes: all weight streams together.
         operators: one entry for each operator of the original .tflite that the NPU runs.
+        tensors: what is in SRAM, and when.
     """
 
     path: pathlib.Path
@@ -94,6 +108,7 @@ class VelaResult:
     encoded_weight_bytes: int
     macs: int
     operators: tuple[CompiledOperator, ...]
+    tensors: tuple[PlannedTensor, ...]
     accelerator: str
     system_config: str
     memory_mode: str
@@ -222,7 +237,7 @@ def compile_with_vela(
         if not produced.is_file():
             raise VelaError(f"Vela wrote no compiled file for {source}. It said:\n{said}")
         summary = _summary(folder)
-        operators = _operators(folder / f"{_PLAIN}_debug.xml")
+        tables = _debug_tables(folder / f"{_PLAIN}_debug.xml")
         cpu = _cpu_operators(produced, said)
         if cpu and not allow_cpu_operators:
             raise CpuOperatorsError(_explain_cpu_operators(source, accelerator, cpu, said))
@@ -237,7 +252,8 @@ def compile_with_vela(
         inferences_per_second=float(summary["inferences_per_second"]),
         encoded_weight_bytes=round(float(summary["total_npu_encoded_weights"])),
         macs=round(float(summary["nn_macs"])),
-        operators=operators,
+        operators=_operators(tables),
+        tensors=_tensors(tables),
         accelerator=accelerator,
         system_config=system_config,
         memory_mode=memory_mode,
@@ -278,14 +294,33 @@ def _summary(folder: pathlib.Path) -> dict[str, str]:
         return list(csv.DictReader(lines))[-1]
 
 
-def _operators(path: pathlib.Path) -> tuple[CompiledOperator, ...]:
+_Tables = Mapping[str, list[dict[str, str]]]
+
+
+def _debug_tables(path: pathlib.Path) -> _Tables:
+    """Vela's debug database."""
+    return {
+        table.get("name") or "": list(csv.DictReader(io.StringIO((table.text or "").strip())))
+        for table in xml.etree.ElementTree.parse(path).getroot()
+    }
+
+
+def _tensors(tables: _Tables) -> tuple[PlannedTensor, ...]:
+    """What lies in SRAM; a tensor that another one is written over has its place only once."""
+    found: dict[tuple[int, int, int], PlannedTensor] = {}
+    for row in tables.get("tensors", ()):
+        if row["memory"] == "Sram":
+            start, end, size = int(row["start_time"]), int(row["end_time"]), int(row["size"], 0)
+            place = (int(row["start_address"], 0), start, end)
+            found.setdefault(place, PlannedTensor(row["name"], size, start, end))
+    return tuple(found.values())
+
+
+def _operators(tables: _Tables) -> tuple[CompiledOperator, ...]:
     """Sums Vela's debug database by operator of the original file.
 
     One operator becomes several passes (a softmax dozens); `ext_key` is its original index.
     """
-    tables = {}
-    for table in xml.etree.ElementTree.parse(path).getroot():
-        tables[table.get("name")] = list(csv.DictReader(io.StringIO((table.text or "").strip())))
     sources = {row["id"]: row for row in tables["source"]}
     details = {row["id"]: row for row in tables.get("perf_debug", ())}
     found: dict[int, CompiledOperator] = {}

@@ -164,6 +164,22 @@ class TestFigures:
         figure = figures.bytes_figure([("conv", 100.0, None)])
         assert len(figure.axes[0].patches) == 1
 
+    def test_budgets_as_shares_and_memory_over_time(self):
+        lines = [
+            {"what": "flash bytes", "need": 900, "have": 1000, "excess": 0},
+            {"what": "sram bytes", "need": 1500, "have": 1000, "excess": 500},
+        ]
+        bars = figures.shares_figure(lines).axes[0].patches
+        assert [bar.get_width() for bar in bars] == [90, 150]
+        assert bars[0].get_facecolor() != bars[1].get_facecolor()
+        tensors = [
+            {"name": "a", "bytes": 2048, "start": 0, "end": 3},
+            {"name": "b", "bytes": 1024, "start": 2, "end": 5},
+        ]
+        axes = figures.memory_figure(tensors, 2500.0).axes[0]
+        top = max(path.vertices[:, 1].max() for c in axes.collections for path in c.get_paths())
+        assert top == 3  # KiB, while both are there
+
 
 class TestBoundBytes:
     def test_half_of_four_bits_and_one_of_mask(self):

@@ -5,6 +5,7 @@ import dataclasses
 from absl import flags
 
 from udc_tf.cli.options import Options
+from udc_tf.cost.boards import BOARDS
 from udc_tf.models.data import ABOUT
 from udc_tf.models.recipes import RECIPES
 
@@ -26,7 +27,13 @@ _OPTIONS = (
     ("examples", _INTEGER, "At most so many examples of each part, for trials."),
     ("flash", _STRING, "Budget for the compiled file, such as 24KiB; or several: 16KiB,24KiB."),
     ("macs", _FLOAT, "Budget of multiply-accumulates for one input."),
+    ("sram", _STRING, "Budget for working memory, such as 64KiB."),
+    ("cycles", _FLOAT, "Budget of NPU cycles for one input, as Vela estimates them."),
+    ("board", _STRING, "A device: its NPU, memories and budgets; other flags say otherwise."),
     ("accelerator", _STRING, "Vela's name of the NPU. Default: ethos-u55-128."),
+    ("system_config", _STRING, "Vela's; default: as Vela has it for the NPU's family."),
+    ("memory_mode", _STRING, "Vela's: Sram_Only, Shared_Sram or Dedicated_Sram."),
+    ("vela_config", _STRING, "A vela.ini of your own, in which the two above are."),
     ("allow_cpu", _BOOL, "Leave operators that the NPU does not run to the CPU. Default: refuse."),
     ("widths", _STRING, "Options: fractions of the channels, such as 0.25,0.5,1, or none."),
     ("bits", _STRING, "Options: bits of the weights, such as 2,4,8, or none."),
@@ -76,7 +83,7 @@ def options_of(values: flags.FlagValues) -> Options:
 
 
 def help_text(values: flags.FlagValues) -> str:
-    """The flags as a table, and the names that two of them take."""
+    """The flags as a table, and the names that three of them take."""
     lines = ["Flags:"]
     own = [o[0] for o in _OF_CHECK if o[0] in values]
     for name in [*own, *(o[0] for o in _OPTIONS), "workdir", "dry_run", "traceback"]:
@@ -85,5 +92,7 @@ def help_text(values: flags.FlagValues) -> str:
     for name in ("version", "helpfull"):
         lines.append(f"  --{name:<16} {values[name].help}")
     lines += ["", "Recipes:", *(f"  {r.name:<26} {r.about}" for r in RECIPES.values())]
+    boards = (f"  {b.name:<26} {b.accelerator}; {b.source}" for b in BOARDS.values())
+    lines += ["", "Boards:", *boards]
     lines += ["", "Data sets, beside an .npz or a folder of your own:"]
     return "\n".join(lines + [f"  {name:<26} {about}" for name, about in ABOUT.items()])

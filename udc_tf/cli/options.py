@@ -7,11 +7,11 @@ from typing import Any
 import keras
 
 from udc_tf.cli import flag_values
+from udc_tf.cli.device import Device, flash_budget
 from udc_tf.cli.own_model import load_model
 from udc_tf.cli.usage import UsageError
-from udc_tf.cost.accelerators import ACCELERATORS
 from udc_tf.cost.byte_sizes import parse_bytes
-from udc_tf.cost.targets import Flash, Macs, Target
+from udc_tf.cost.targets import Flash, Target
 from udc_tf.models import data, recipes
 from udc_tf.models.data import Dataset, FileDataset
 from udc_tf.models.recipes import Recipe
@@ -38,7 +38,13 @@ class Options:
     examples: int | None = None
     flash: str | None = None
     macs: float | None = None
+    sram: str | None = None
+    cycles: float | None = None
+    board: str | None = None
     accelerator: str | None = None
+    system_config: str | None = None
+    memory_mode: str | None = None
+    vela_config: str | None = None
     allow_cpu: bool | None = None
     widths: str | None = None
     bits: str | None = None
@@ -105,7 +111,7 @@ class Run:
     options: Options
     recipe: Recipe  # with all that was overridden
     data: str | None
-    accelerator: str
+    where: Device
     runners: tuple[str, ...]
     verify_examples: int
     size_compiles: int
@@ -167,15 +173,18 @@ class Run:
             return load_model(self.options.model, input_shape, classes, self.model_stored_in)
         return self.recipe.model(input_shape, classes)
 
+    @property
+    def accelerator(self) -> str:
+        """Vela's name of the NPU."""
+        return self.where.accelerator
+
     def targets(self) -> list[Target]:
-        flash = self.recipe.flash
-        targets: list[Target] = [] if flash is None else [Flash(flash, self.accelerator)]
-        return targets + ([] if self.recipe.macs is None else [Macs(self.recipe.macs)])
+        return self.where.targets(self.recipe.flash, self.recipe.macs)
 
     @property
     def device(self) -> str | None:
         """The NPU that the targets are for; None if they only count multiplications."""
-        return None if self.flash_target is None else self.accelerator
+        return self.accelerator if any(hasattr(t, "accelerator") for t in self.targets()) else None
 
     @property
     def allow_cpu(self) -> bool:
@@ -203,6 +212,9 @@ class Run:
             "flash": None if r.flash is None else parse_bytes(r.flash),
             "macs": r.macs,
             "accelerator": self.accelerator,
+            "system": self.where.system,
+            "sram": self.where.sram,
+            "cycles": self.where.cycles,
             "space": r.space.to_dict(),
             "search": dataclasses.asdict(r.search),
             "search_epochs": r.search_epochs,
@@ -250,19 +262,19 @@ def resolve(options: Options, needs_budget: bool = True) -> Run:
         raise
     except ValueError as error:
         raise UsageError(str(error)) from error
+    where = Device.of(options.given())
+    changes["flash"] = flash_budget(options.given(), changes.get("flash", recipe.flash))
     recipe = dataclasses.replace(recipe, **changes)
-    if needs_budget and recipe.flash is None and recipe.macs is None:
-        raise UsageError("A budget is needed: --flash=24KiB, --macs=5e6, or a recipe that has one.")
-    accelerator = options.accelerator or "ethos-u55-128"
-    if accelerator not in ACCELERATORS:
+    if needs_budget and not where.targets(recipe.flash, recipe.macs):
         raise UsageError(
-            f"--accelerator is one of {', '.join(ACCELERATORS)}. Received: {accelerator!r}"
+            "A budget is needed: --flash=24KiB, --sram=64KiB, --macs=5e6, a --board, or a recipe "
+            "that has one."
         )
     return Run(
         options=options,
         recipe=recipe,
         data=options.data or recipe.data,
-        accelerator=accelerator,
+        where=where,
         runners=flag_values.runners(options.runners),
         verify_examples=options.verify_examples or 64,
         size_compiles=_SIZE_COMPILES if options.size_compiles is None else options.size_compiles,

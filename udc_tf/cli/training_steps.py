@@ -20,7 +20,7 @@ from udc_tf.cli.options import Run, steps_per_epoch
 from udc_tf.cli.tasks import task_of
 from udc_tf.cli.usage import Say, UsageError
 from udc_tf.cli.workdir import WorkDir, write_json
-from udc_tf.cost.targets import Flash, Target
+from udc_tf.cost.targets import Target
 from udc_tf.files import replaced_atomically
 from udc_tf.finetune.run import finetune
 from udc_tf.models.data import Dataset, FileDataset
@@ -146,9 +146,8 @@ def keep_architecture(
 def fitted_targets(
     run: Run, work: WorkDir, model: keras.Model, say: Say, workers: Workers = ALONE
 ) -> list[Target]:
-    """The targets, flash with a size model that fits what Vela writes for this network."""
-    flash = run.flash_target
-    if flash is None or run.size_compiles == 0:
+    """The targets, those for a device with what Vela says about some of this network's kind."""
+    if run.device is None or run.size_compiles == 0:
         return run.targets()
     if not work.size_model.exists():
         say(f"search: compiling {run.size_compiles} networks of this space, to know their sizes")
@@ -160,7 +159,7 @@ def fitted_targets(
             fitted = export.fit_size_model(
                 model,
                 run.recipe.space,
-                flash,
+                run.targets(),
                 path=work.size_model,
                 configurations=run.size_compiles,
                 seed=run.seed,
@@ -168,7 +167,7 @@ def fitted_targets(
             )
     finally:
         logging.set_verbosity(verbosity)
-    return [fitted, *(t for t in run.targets() if not isinstance(t, Flash))]
+    return fitted
 
 
 def run_finetune(run: Run, work: WorkDir, say: Say = print, workers: Workers = ALONE) -> None:

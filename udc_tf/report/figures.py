@@ -12,6 +12,7 @@ from udc_tf.report.style import BLUE, GREEN, GREY, INK, ORANGE, PALE, WIDTH
 
 _ROW = 0.24  # inches per layer
 _MOST_HISTOGRAMS = 12
+_NAMED_TENSORS = 6
 
 
 def budget_figure(sizes: Mapping[str, float], budget: float | None) -> Figure:
@@ -32,6 +33,48 @@ def budget_figure(sizes: Mapping[str, float], budget: float | None) -> Figure:
     axes.set_xlabel("KiB")
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
+    return figure
+
+
+def shares_figure(lines: Sequence[Mapping[str, Any]]) -> Figure:
+    """What each budget is used to, as shares of it."""
+    figure = Figure(figsize=(WIDTH, 0.6 + 0.34 * len(lines)), layout="constrained")
+    axes = figure.subplots()
+    shares = [100 * line["need"] / line["have"] for line in lines]
+    colours = [BLUE if line["need"] <= line["have"] else ORANGE for line in lines]
+    bars = axes.barh([line["what"] for line in lines], shares, color=colours, height=0.62)
+    texts = [f"{line['need']:,} of {line['have']:,.0f}" for line in lines]
+    for label in axes.bar_label(bars, texts, padding=4, fontsize=8):
+        label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.8})
+    axes.axvline(100, color=ORANGE, linewidth=1.6)
+    axes.set_xlim(0, 1.5 * max(100, *shares))
+    axes.set_xlabel("% of the budget")
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    return figure
+
+
+def memory_figure(tensors: Sequence[Mapping[str, Any]], budget: float | None) -> Figure:
+    """Bytes of SRAM that are in use, operator by operator; the largest tensors have colours."""
+    times = np.arange(max(t["end"] for t in tensors) + 1)
+    largest = sorted(tensors, key=lambda t: -t["bytes"])[:_NAMED_TENSORS]
+    figure = Figure(figsize=(WIDTH, 2.8), layout="constrained")
+    axes = figure.subplots()
+
+    def use(some: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        there = np.zeros(len(times))
+        for tensor in some:
+            there[tensor["start"] : tensor["end"] + 1] += tensor["bytes"] / 1024
+        return there
+
+    rest = [t for t in tensors if not any(t is one for one in largest)]
+    rows, names = [use([t]) for t in largest], [t["name"][-28:] for t in largest]
+    axes.stackplot(times / 2, *rows, use(rest), labels=[*names, "the rest"], step="post", lw=0)
+    if budget is not None:
+        axes.axhline(budget / 1024, color=ORANGE, linewidth=1.6)
+    axes.set_xlabel("operator, in the order in which they run")
+    axes.set_title("SRAM in use, KiB")
+    axes.legend(fontsize=6, loc="upper right")
     return figure
 
 

@@ -61,6 +61,11 @@ def _draw(facts: Facts) -> dict[str, Figure]:
     drawn = {}
     if sizes := _sizes(facts):
         drawn["flash"] = figures.budget_figure(sizes, _budget(facts))
+    if lines := facts.results.get("budgets"):
+        drawn["budgets"] = figures.shares_figure(lines)
+    if tensors := facts.export.get("memory"):
+        budget = facts.search_settings.get("sram")
+        drawn["memory"] = figures.memory_figure(tensors, budget)
     drawn["decisions"] = figures.decisions_figure(facts.architecture["layers"])
     drawn["bytes"] = figures.bytes_figure(facts.layer_bytes())
     if facts.weights:
@@ -106,8 +111,17 @@ def _page(facts: Facts, pictures: dict[str, str]) -> str:
         tiles(_tiles(facts)),
         section(
             "Does it fit?",
-            _fit_sentence(facts) + picture("flash", "Flash against the budget"),
+            _fit_sentence(facts)
+            + picture("flash", "Flash against the budget")
+            + picture("budgets", "Each budget, and what is needed of it"),
         ),
+        section(
+            "Working memory",
+            "<p>Feature maps and buffered weights in SRAM, as Vela plans them.</p>"
+            + picture("memory", "SRAM in use over time"),
+        )
+        if "memory" in pictures
+        else "",
         section(
             "What the search decided",
             "<p>Channels kept, bits per weight and weights that are not zero, layer by layer.</p>"

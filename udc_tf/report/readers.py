@@ -17,6 +17,7 @@ _RESULTS = {
     "examples": dict,
     "sets": dict,
     "verification": list,
+    "budgets": list,
     "flash_bytes": int,
     "predicted_flash_bytes": _NUMBER,
     "tflite_bytes": int,
@@ -26,7 +27,10 @@ _RESULTS = {
     "finetune_seconds": _NUMBER,
     "export_seconds": _NUMBER,
 }
-_EXPORT_REPORT = {"layers": list, "tightening": list}
+_EXPORT_REPORT = {"layers": list, "tightening": list, "memory": list}
+_MOST = 1 << 40
+_LINE = {"what": str, "need": _NUMBER, "have": _NUMBER}
+_TENSOR = {"name": str, "bytes": int, "start": int, "end": int}
 _MANIFEST = {"estimated_cycles": int, "files": dict}
 
 
@@ -45,11 +49,13 @@ def check(folder: pathlib.Path) -> None:
 
 
 def read_results(path: pathlib.Path) -> dict[str, Any]:
-    return _checked(path, _RESULTS, "remove it, and the same command measures anew")
+    remedy = "remove it, and the same command measures anew"
+    return _with_rows(path, _checked(path, _RESULTS, remedy), "budgets", _LINE, remedy)
 
 
 def read_export_report(path: pathlib.Path) -> dict[str, Any]:
-    return _checked(path, _EXPORT_REPORT, "remove it; the report does without")
+    remedy = "remove it; the report does without"
+    return _with_rows(path, _checked(path, _EXPORT_REPORT, remedy), "memory", _TENSOR, remedy)
 
 
 def read_manifest(path: pathlib.Path) -> dict[str, Any]:
@@ -86,6 +92,19 @@ def _checked(path: pathlib.Path, kinds: Mapping[str, Any], remedy: str) -> dict[
         value = content.get(name)
         if value is not None and not isinstance(value, kind):
             raise DamagedFileError(path, f"{name} is {type(value).__name__}", remedy)
+    return content
+
+
+def _with_rows(
+    path: pathlib.Path, content: dict[str, Any], name: str, kinds: Mapping[str, Any], remedy: str
+) -> dict[str, Any]:
+    """`content`, whose rows under `name` have all that is drawn of them."""
+    for row in content.get(name) or ():
+        sound = isinstance(row, dict) and all(isinstance(row.get(k), v) for k, v in kinds.items())
+        if not sound or not all(0 <= row.get(k, 0) < _MOST for k in ("start", "end", "bytes")):
+            raise DamagedFileError(path, f"{name} has a row that is none: {row}", remedy)
+        if row.get("have") == 0:
+            raise DamagedFileError(path, f"{name} has a budget of nothing", remedy)
     return content
 
 
