@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from udc_tf.cli import flag_values
-from udc_tf.cli.device import Device, flash_budget
+from udc_tf.cli.device_flags import Device, flash_budget
 from udc_tf.cli.own_model import load_model
 from udc_tf.cli.usage import UsageError
 from udc_tf.cost.byte_sizes import parse_bytes

@@ -2,7 +2,7 @@
 
 import pytest
 
-from udc_tf.cli.device import Device
+from udc_tf.cli.device_flags import Device
 from udc_tf.cli.flags import help_text, make_flags
 from udc_tf.cli.options import Options, resolve
 from udc_tf.cli.usage import UsageError
