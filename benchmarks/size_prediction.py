@@ -17,7 +17,7 @@ from absl import flags
 from benchmarks import harness
 from benchmarks.harness import Row, Rows, table
 from benchmarks.networks import NETWORKS
-from udc_tf.cost.flash import SizeModel
+from udc_tf.cost.device_model import DeviceModel
 from udc_tf.cost.targets import Flash
 from udc_tf.export import size_fit
 
@@ -48,8 +48,8 @@ def measure(name: str, fitted_count: int, held_out: int) -> Row:
     )
     fitted, unseen = rows[:fitted_count], rows[fitted_count:]
     model = size_fit.fit(fitted)
-    fitted_model = size_fit.SizeFit(model, target.accelerator, tuple(fitted))
-    default = size_fit.SizeFit(SizeModel(), target.accelerator, tuple(fitted))
+    fitted_model = size_fit.SizeFit(DeviceModel(model), target.accelerator, tuple(fitted))
+    default = size_fit.SizeFit(DeviceModel(), target.accelerator, tuple(fitted))
     return {
         "size_model": model.to_dict(),
         "default_on_unseen": summary(default.errors(unseen)),
