@@ -256,6 +256,7 @@ def _compare_outputs(
         keras.tree.pack_sequence_as(network.keras_graph.inputs, list(inputs)), training=False
     )
     expected = [np.asarray(output, np.float64) for output in keras.tree.flatten(called)]
+    _check_parts(exact, expected, tensors)
     rounded = simulation.run(network, inputs, exact.quantizations)
     codes = tflm_check.run(exact.content, exact.quantize_inputs(inputs))
     found = []
@@ -278,6 +279,24 @@ def _compare_outputs(
         if error > allowed:
             raise MismatchError(_explain(exact, inputs, tensors, number, found[-1]))
     return found
+
+
+def _check_parts(
+    exact: Int8Model, expected: Sequence[np.ndarray], tensors: Mapping[int, np.ndarray]
+) -> None:
+    """Layers that are taken apart (`graph.expansions`) must together still be the model."""
+    network = exact.network
+    refs = keras.tree.flatten(network.keras_graph.outputs)
+    for ref, index, theirs in zip(refs, network.outputs, expected, strict=True):
+        if not (np.isfinite(theirs).all() and tensors[ref.id].shape == theirs.shape):
+            continue  # said with the outputs
+        apart = _apart(tensors[ref.id], theirs, exact.quantizations[index])
+        if apart > EXACT:
+            raise MismatchError(
+                "The layers that the Keras model was taken apart into do not compute what it does: "
+                f"at the output `{network.values[index].name}` they are {apart:.2g} of its size "
+                f"apart, and {EXACT:g} is allowed. Nothing was written; please report this model."
+            )
 
 
 def _explain(

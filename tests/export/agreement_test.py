@@ -13,7 +13,7 @@ from tests.support.networks import normal
 from udc_tf.export import agreement, errors, int8, lowering, tflite_writer
 from udc_tf.export.integer_network import Quantization
 from udc_tf.export.lowering import lower
-from udc_tf.graph import layer_rules
+from udc_tf.graph import layer_rules, unrolling
 from udc_tf.graph.trace import trace
 
 images = functools.partial(normal, count=16)
@@ -158,6 +158,72 @@ def test_planted_fault_in_newer_operators(fault, layer):
     fault(exact.network)
     with pytest.raises(errors.MismatchError, match=f"layer `{layer}`"):
         agreement.check(model, exact, [data])
+
+
+def network_over_time() -> keras.Model:
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((3, 4))
+    x = kl.TimeDistributed(kl.Dense(4, activation="tanh", name="each"), name="frames")(inputs)
+    x = kl.LSTM(4, return_sequences=True, name="memory")(x)
+    return keras.Model(inputs, kl.Dense(3, name="head")(kl.GRU(4, name="gates")(x)))
+
+
+def _flip_frames(lowered):
+    step = _step(lowered, "frames_each")
+    step.kernel = dataclasses.replace(step.kernel, codes=-step.kernel.codes)
+
+
+def _flip_recurrent(lowered):
+    step = _step(lowered, "memory_cell_recurrent")
+    codes = step.kernel.codes.copy()
+    codes[1] *= -1
+    step.kernel = dataclasses.replace(step.kernel, codes=codes)
+
+
+def _swap_gates(lowered):
+    step = _step(lowered, "memory_forget_sum")
+    step.inputs = _step(lowered, "memory_input_sum").inputs
+
+
+def _drop_memory(lowered):
+    step = _step(lowered, "memory_carry")
+    step.kind, step.inputs = "RESHAPE", step.inputs[1:]
+
+
+def _swap_steps(lowered):
+    first, second = (_step(lowered, f"memory_step_{n}_of_3") for n in (0, 1))
+    first.options, second.options = second.options, first.options
+
+
+def _drop_tanh(lowered):
+    _step(lowered, "gates_candidate").kind = "LOGISTIC"
+
+
+@pytest.mark.parametrize(
+    "fault,layer",
+    [
+        (_flip_frames, "frames_each"),
+        (_flip_recurrent, "memory_cell_recurrent"),
+        (_swap_gates, "memory_forget_sum"),
+        (_drop_memory, "memory_carry"),
+        (_swap_steps, "memory_step_0_of_3"),
+        (_drop_tanh, "gates_candidate"),
+    ],
+)
+def test_planted_fault_in_layers_over_time(fault, layer):
+    model, data = network_over_time(), images(3, 4)
+    exact = int8.to_int8(model, data)
+    assert agreement.check(model, exact, [data])["worst_layer"] < 0.5
+    fault(exact.network)
+    with pytest.raises(errors.MismatchError, match=f"layer `{layer}`"):
+        agreement.check(model, exact, [data])
+
+
+def test_layer_that_is_taken_apart_wrongly(monkeypatch):
+    monkeypatch.setattr(unrolling._Lstm, "gates", ("input", "cell", "forget", "output"))
+    model, data = network_over_time(), images(3, 4)
+    with pytest.raises(errors.MismatchError, match="taken apart into do not compute what it does"):
+        agreement.check(model, int8.to_int8(model, data), [data])
 
 
 def test_layer_that_lowering_takes_for_nothing(monkeypatch):
