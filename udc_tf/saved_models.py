@@ -23,6 +23,14 @@ _ROOMS = frozenset(
         *("metrics", "models", "ops", "optimizers", "quantizers", "random", "regularizers"),
     }
 )
+# Layers of networks in keras.applications, which Keras keeps beside the functions that make them.
+_OF_APPLICATIONS = frozenset(
+    {
+        ("keras.src.applications.convnext", "LayerScale"),
+        ("keras.src.applications.convnext", "StochasticDepth"),
+        ("keras.src.applications.inception_resnet_v2", "CustomScaleLayer"),
+    }
+)
 _VALUES = frozenset(
     {"__keras_tensor__", "__tensor__", "__numpy__", "__bytes__", "__ellipsis__", "__slice__"}
 )
@@ -117,6 +125,8 @@ def _check_object(value: dict[str, Any]) -> None:
         return  # registered, or named in a `custom_object_scope`
     if module is None or (module == "builtins" and is_function):
         return  # by name alone, Keras finds only its own and what is registered
+    if (module, name) in _OF_APPLICATIONS:
+        return
     package, *rooms = module.split(".")
     if rooms[:1] == ["src"] and not is_function:
         rooms = rooms[1:]

@@ -245,6 +245,13 @@ class TestKerasDescriptions:
         with pytest.raises(UsageError, match="Lambda carries code"):
             load_model(str(tmp_path / "lambda.keras"), (4,), 4)
 
+    def test_layers_of_applications_but_not_what_makes_the_networks(self):
+        module = "keras.src.applications.convnext"
+        saved_models.check_config({"module": module, "class_name": "LayerScale"})
+        for made in ({"class_name": "ConvNeXtTiny"}, {"class_name": "function", "config": "x"}):
+            with pytest.raises(saved_models.UntrustedModelError, match=module):
+                saved_models.check_config({"module": module, **made})
+
     def test_endless_nesting_ends(self):
         deep: dict = {}
         for _ in range(100_000):

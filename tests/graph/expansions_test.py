@@ -122,3 +122,12 @@ def test_layer_for_several_shapes_is_refused():
     outputs = norm(kl.Concatenate(axis=1)([norm(inputs), inputs]))
     (row,) = refusals(trace(keras.Model(inputs, outputs)))
     assert row.name == "norm" and row.instead == "take one for each"
+
+
+def test_layers_of_applications_are_built_anew():
+    x = keras.Input(IMAGE)
+    y = _CONVNEXT.LayerScale(0.3, 8)(kl.Conv2D(8, 1)(x))
+    y = kl.Add()([x, _CONVNEXT.StochasticDepth(0.1)(y)])
+    y = _INCEPTION.CustomScaleLayer(0.2)([x, kl.Conv2D(8, 1)(y)])
+    search = udc_tf.make_searchable(keras.Model(x, y), "ethos_u55", udc_tf.Flash("64KiB"))
+    assert search.architecture().build().output_shape == (None, *IMAGE)
