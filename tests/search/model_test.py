@@ -177,8 +177,9 @@ class TestAblation:
             udc_tf.SearchSettings.vanilla(),
             udc_tf.SearchSettings(rejection=False, samples=2, pruned_gradient=1.0),
             udc_tf.SearchSettings(projection=False, straight_through=False, samples=2),
+            udc_tf.SearchSettings.paper(samples=2),
         ],
-        ids=["vanilla", "no rejection", "no projection"],
+        ids=["vanilla", "no rejection", "no projection", "paper"],
     )
     def test_every_part_can_be_switched_off(self, settings):
         search = _search(settings=settings)

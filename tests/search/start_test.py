@@ -9,7 +9,7 @@ import udc_tf
 from udc_tf.cost.priced_network import Decision
 from udc_tf.models import resnet8
 from udc_tf.search import decisions
-from udc_tf.search.start import harm
+from udc_tf.search.start import harm, harm_of_operators
 
 _X = np.random.default_rng(0).normal(size=(16, 16, 16, 3)).astype("float32")
 _Y = np.arange(16) % 10
@@ -70,8 +70,10 @@ class TestHarm:
         harms = harm(Decision("bits", "layer", (1, 8)), np.zeros((3, 3, 2, 2), "float32"))
         assert np.isfinite(harms).all()
 
-    def test_operators_are_all_alike(self):
-        assert harm(Decision("choice", "block", (0, 1, 2)), None).tolist() == [0, 0, 0]
+    def test_operators_with_fewer_weights_harm_more_and_none_at_all_most(self):
+        full, separable, left_out = harm_of_operators([9216, 1168, 0])
+        assert 0 == full < separable < left_out
+        assert harm_of_operators([0, 0]).tolist() == [0, 0]
 
 
 class TestFirstGuess:
@@ -126,9 +128,23 @@ class TestFirstGuess:
         made, guess = [], search.set_out
         search.set_out = lambda: (made.append(search.state.steps_done()), guess())
         search.fit(_X, _Y, batch_size=8, epochs=1, planned_epochs=4, verbose=0)
-        assert not made and not search.state.logits.numpy().any()
+        around = search.state.logits.numpy()
+        assert not made and around.any()  # which the warm-up samples around
         search.fit(_X, _Y, batch_size=8, epochs=4, initial_epoch=1, verbose=0)
-        assert made == [4] and search.state.logits.numpy().any()
+        assert made == [4] and np.ptp(search.state.logits.numpy()) > 2 * np.ptp(around)
+
+    def test_an_optional_block_is_not_dropped_as_long_as_it_can_be_made_smaller(self):
+        x = keras.Input((8, 8, 16))
+        block = keras.layers.Conv2D(16, 3, padding="same", name="conv")
+        y = udc_tf.Choice([block, keras.layers.Identity()], name="block")(x)
+        y = keras.layers.Dense(4, name="head")(keras.layers.GlobalAveragePooling2D()(y))
+        model = keras.Model(x, y)
+        reach = udc_tf.make_searchable(model, "ethos_u55", udc_tf.Flash("1MiB")).reachable()[0]
+        for share, kept in ((0.5, 0), (0.02, 1)):
+            budget = reach.smallest + share * (reach.largest - reach.smallest)
+            search = udc_tf.make_searchable(model, "ethos_u55", udc_tf.Flash(int(budget)))
+            search.set_out()
+            assert _likely(search, "choice") == [kept]
 
     def test_layers_inside_of_a_choice(self):
         x = keras.Input((8, 8, 8))

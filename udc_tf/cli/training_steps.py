@@ -1,5 +1,6 @@
 """The two steps that train: search and finetuning."""
 
+import dataclasses
 import math
 import pathlib
 import sys
@@ -138,6 +139,7 @@ def keep_architecture(
         macs=architecture.macs,
         original_parameters=sum(math.prod(v.shape) for v in search.network.trainable_variables),
         left_out=search.problem.plan.left_out,
+        changes=[dataclasses.asdict(change) for change in search.changes()],
     )
     architecture.save(work.architecture)  # last: its presence says that the step is done
     return architecture

@@ -128,6 +128,7 @@ def _page(facts: Facts, pictures: dict[str, str]) -> str:
             + picture("decisions", "Width, bits and non-zeros of each layer")
             + _layer_table(facts),
         ),
+        section("What the data changed", _changes(facts)) if facts.results.get("changes") else "",
         section(
             "Bytes of each layer's weights",
             "<p>Predicted: s·b + H(s) bits per weight, s the share of non-zeros, b the bits. "
@@ -222,6 +223,23 @@ def _layer_table(facts: Facts) -> str:
     ]
     head = ["layer", "kernel", "channels", "bits", "non-zeros", "weights", "bytes, all in"]
     return table(head, rows)
+
+
+def _changes(facts: Facts) -> str:
+    """Decisions that are not where the first guess put them; those that are, as a number."""
+    found = facts.results["changes"]
+    moved = [c for c in found if not c["guess"] == c["start"] == c["end"]]
+    rows = [
+        [c["name"], *(f"{c[k]:.3g}" for k in ("guess", "start", "end")), f"{c['price']:.1%}"]
+        for c in moved
+    ]
+    text = (
+        f"<p>{len(moved)} of {len(found)} decisions are not where the first guess, which has seen "
+        "no data, put them. Start: after the warm-up, when the loss had been asked. End: after "
+        "the search, before anything was moved to fit. Price: of the end over the smallest "
+        "option, in shares of the budget.</p>"
+    )
+    return text + (table(["decision", "guess", "start", "end", "price"], rows) if rows else "")
 
 
 def _runner_table(facts: Facts) -> str:

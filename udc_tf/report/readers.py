@@ -23,6 +23,7 @@ _RESULTS = {
     "tflite_bytes": int,
     "sram_bytes": int,
     "macs": _NUMBER,
+    "changes": list,
     "search_seconds": _NUMBER,
     "finetune_seconds": _NUMBER,
     "export_seconds": _NUMBER,

@@ -2,9 +2,8 @@
 
 During the warm-up the decisions stand still, so that one can serve every budget. It samples around
 the first guess for a budget in the middle: weights that have seen all options alike serve no
-configuration well, and those of neighbouring budgets are near. That guess is less sure than a
-single search's, to reach them. Each budget's own search goes on from where the warm-up ended, with
-a first guess of its own.
+configuration well, and those of neighbouring budgets are near. Each budget's own search goes on
+from where the warm-up ended, with a first guess of its own.
 """
 
 import os
@@ -16,17 +15,15 @@ import keras
 
 from udc_tf.compact.architecture import Architecture
 from udc_tf.cost.targets import Target
+from udc_tf.search import setting_out
 from udc_tf.search.model import SearchModel
 from udc_tf.training import workers
 from udc_tf.training.training_state import StateFolder
 
-# As sure as front.json was measured with: more, and neighbouring budgets would not be sampled.
-_SHARED_CERTAINTY = 6.0
-
 
 def set_out_for_all(search: SearchModel) -> None:
     """Where a warm-up for several budgets samples."""
-    search.set_out(min(_SHARED_CERTAINTY, search.settings.certainty))
+    setting_out.warm_up(search)
 
 
 def shared_epochs(warmup: float, epochs: int) -> int:

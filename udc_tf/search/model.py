@@ -15,12 +15,13 @@ from udc_tf.compact.architecture import Architecture
 from udc_tf.cost.targets import Target, loadable, target_from_dict
 from udc_tf.layers.current_sample import following
 from udc_tf.layers.searchable_kernels import SearchableKernel
-from udc_tf.search import decisions, start
+from udc_tf.search import decisions, setting_out
+from udc_tf.search.changes import DecisionChange, changes_of, table_of
 from udc_tf.search.followers import rank_anew
 from udc_tf.search.linking import link_layer
 from udc_tf.search.problem import SearchProblem
 from udc_tf.search.reachable import Reachable, reachable
-from udc_tf.search.run_plan import SetOut, StopsToSetOut, plan_run, training_state, with_last
+from udc_tf.search.run_plan import SetOut, StopsBetweenSteps, plan_run, training_state, with_last
 from udc_tf.search.samples import Samples, predict_by_samples
 from udc_tf.search.search_step import search_step
 from udc_tf.search.settings import SearchSettings
@@ -35,13 +36,13 @@ _STATISTICS_BATCHES = 8
 
 
 @keras.saving.register_keras_serializable("udc_tf")
-class SearchModel(StopsToSetOut, workers.TrainsInLockstep, keras.Model):
+class SearchModel(StopsBetweenSteps, workers.TrainsInLockstep, keras.Model):
     """Searches, by gradient descent, for the configuration of a network that meets its targets.
 
     Made by `udc_tf.make_searchable`. Called, evaluated or asked to predict, it is the most likely
     configuration; `fit` samples. Each epoch logs, beside loss and metrics:
 
-    - `size_loss`: |E - e*| / e* over the samples,
+    - `size_loss`: |E - e*| / e* over the samples; `price`: of size, in the unit of the loss,
     - `argmax_ratio`, `expected_ratio`: E / e* of the most likely configuration, and on average,
     - `entropy`: of the decisions, 1 undecided to 0 decided,
     - `tau`, `xi`, `vartheta`: where the schedules are.
@@ -72,6 +73,7 @@ class SearchModel(StopsToSetOut, workers.TrainsInLockstep, keras.Model):
         # Variables and not constants, for `retarget`; not saved, since the targets are.
         self._budgets = tf.Variable([float(t.budget) for t in problem.bound], trainable=False)
         self._statistics: Iterable[Any] | None = None
+        self.labelled: Any = None  # what `fit` was given, if it can be looked at again
         self.built = network.built
 
     # What the model is.
@@ -128,6 +130,10 @@ class SearchModel(StopsToSetOut, workers.TrainsInLockstep, keras.Model):
             batches = self._statistics
         return extract_architecture(self, batches)
 
+    def changes(self) -> list[DecisionChange]:
+        """For every decision its first guess, where evidence sent it, its end, its price."""
+        return changes_of(self)
+
     def reachable(self) -> tuple[Reachable, ...]:
         """The smallest and the largest cost of any configuration, one entry per target."""
         return reachable(self.targets, self.problem.bound, self.problem.plan)
@@ -141,16 +147,17 @@ class SearchModel(StopsToSetOut, workers.TrainsInLockstep, keras.Model):
         show_trainable: bool = False,
         layer_range: Any = None,
     ) -> None:
-        """As `keras.Model.summary`; then the most likely option of every decision, with its size.
+        """As `keras.Model.summary`; then the most likely network with its size, then `changes`.
 
-        The second table goes to `print_fn` in a call of its own.
+        Each table goes to `print_fn` in a call of its own.
         """
         from udc_tf.search.extract import most_likely_architecture
 
         self.network.summary(
             line_length, positions, print_fn, expand_nested, show_trainable, layer_range
         )
-        (print_fn or print)(most_likely_architecture(self).table())
+        for text in (most_likely_architecture(self).table(), table_of(self.changes())):
+            (print_fn or print)(text)
 
     # Training.
     def compile(
@@ -261,6 +268,7 @@ class SearchModel(StopsToSetOut, workers.TrainsInLockstep, keras.Model):
             x, self._statistics = training_data.remembering(x, _STATISTICS_BATCHES)
         else:
             self._statistics = training_data.first_batches(x, batch_size, _STATISTICS_BATCHES)
+        self.labelled = None if isinstance(x, Iterator) else x
         state = training_state(self, workdir, steps, planned_epochs or epochs)
         if state.restore():
             done = state.progress
@@ -295,14 +303,10 @@ class SearchModel(StopsToSetOut, workers.TrainsInLockstep, keras.Model):
 
         `fit` does so when the warm-up ends, with the settings' certainty.
         """
-        certainty = self.settings.certainty if certainty is None else certainty
-        if not certainty:
-            return
-        priced = zip(self.problem.plan.layers, self.kernel_layers, strict=True)
-        thetas = {p.name: layer.theta for p, layer in priced}
-        harms = start.harms_of(self.problem.plan, thetas, self.state.options, self.problem.start)
-        valid = self.state.valid.numpy()
-        self.state.start_at(start.first_guess(harms, valid, self.cost_ratios, certainty))
+        setting_out.set_out(self, certainty)
+
+    def stop(self) -> None:
+        setting_out.stop(self)
 
     def evaluate(
         self,

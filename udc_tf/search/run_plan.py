@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
+from udc_tf.search import setting_out
 from udc_tf.training import schedules, workers
 from udc_tf.training.training_state import TrainingState, state_of
 
@@ -30,15 +31,15 @@ def plan_run(search: "SearchModel", steps: int) -> None:
         deciding = max(1.0, (1 - settings.warmup) * total)
         fastest = _FASTEST_FROM_A_GUESS if settings.certainty else _FASTEST_DECISION_RATE
         of_decisions = min(settings.decision_travel / deciding, fastest)
-        search.decision_optimizer.learning_rate = of_decisions
+        search.decision_optimizer.learning_rate = settings.decision_rate or of_decisions
 
 
-class StopsToSetOut(keras.Model):
-    """Mixed into a model, lets one of its executions stop between two steps for the first guess."""
+class StopsBetweenSteps(keras.Model):
+    """Mixed into a model, lets one of its executions stop between steps to decide something."""
 
-    steps_around_guess: tuple[int, int] | None = None  # of the next execution, if one is due in it
+    stops: tuple[int, ...] = ()  # before which of its steps the next execution is to stop
 
-    def set_out(self) -> None:
+    def stop(self) -> None:
         raise NotImplementedError
 
     def make_train_function(self, force: bool = False) -> Any:
@@ -53,15 +54,16 @@ class StopsToSetOut(keras.Model):
         one_step: Any = self.train_function  # traced when it is called, with what then is a step
 
         def execution(iterator: Any) -> Any:
-            around, self.steps_around_guess = self.steps_around_guess, None
-            if around is None:
+            (*stops, end), self.stops = self.stops or (0,), ()
+            if not stops:
                 return all_steps(iterator)
             self.steps_per_execution = 1
             try:
-                for _ in range(around[0]):
-                    one_step(iterator)
-                self.set_out()
-                return [one_step(iterator) for _ in range(around[1])][-1]
+                for step in range(end):
+                    if step in stops:
+                        self.stop()
+                    logs = one_step(iterator)
+                return logs
             finally:
                 self.steps_per_execution = steps
 
@@ -70,7 +72,10 @@ class StopsToSetOut(keras.Model):
 
 
 class SetOut(keras.callbacks.Callback):
-    """Has the first guess made when the warm-up has shaped the weights.
+    """Has the first guess made when the warm-up has shaped the weights, and the loss asked.
+
+    It is asked again later, when weights have followed: a layer of few weights does not miss its
+    bits before it has the weights.
 
     Args:
         steps: of an epoch.
@@ -80,18 +85,25 @@ class SetOut(keras.callbacks.Callback):
         super().__init__()
         self._steps = steps
 
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        state = self.model.state
+        undecided = state.steps_done() == 0 and not state.logits.numpy().any()
+        if undecided and state.warmup_steps() > 0:
+            setting_out.warm_up(self.model)
+
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         # Read here and not in every batch: it would wait for the device.
         self._done = self.model.state.steps_done()
-        self._warmup = self.model.state.warmup_steps()
+        self._moments = setting_out.moments(self.model)
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        left = self._warmup - (self._done + batch)
         steps = min(self.model.steps_per_execution, self._steps - batch)
-        if left == 0:
-            self.model.set_out()
-        elif 0 < left < steps:
-            self.model.steps_around_guess = left, steps - left
+        due = [left for m in self._moments if 0 <= (left := m - (self._done + batch)) < steps]
+        if due and due[0] == 0:
+            self.model.stop()
+            due = due[1:]
+        if due:
+            self.model.stops = (*due, steps)
 
 
 def with_last(

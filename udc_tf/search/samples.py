@@ -61,3 +61,12 @@ def predict_by_samples(network: keras.Model, x: Any, samples: Samples) -> Any:
         with following(samples.view(s)):
             outputs.append(network(part, training=True))
     return tree.map_structure(lambda *parts: tf.concat(parts, axis=0)[:size], *outputs)
+
+
+def repeated(data: Any, times: int) -> Any:
+    """A batch behind itself, so that the slice of each of so many samples is all of it.
+
+    >>> repeated((tf.constant([1, 2]), None), 2)[0].numpy().tolist()
+    [1, 2, 1, 2]
+    """
+    return tree.map_structure(lambda t: None if t is None else tf.concat([t] * times, axis=0), data)

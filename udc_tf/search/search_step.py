@@ -8,6 +8,7 @@ import tensorflow as tf
 from udc_tf.quantize import ranking
 from udc_tf.search import decisions
 from udc_tf.search.followers import followers_of
+from udc_tf.search.samples import repeated
 from udc_tf.search.state import Now
 from udc_tf.training import divergence
 from udc_tf.training.loss_scaling import unscaled
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 def search_step(search: "SearchModel", data: Any) -> dict[str, tf.Tensor]:
     """Trains a `SearchModel` on one batch and returns the logs."""
+    if search.settings.full_batches:
+        data = repeated(data, search.settings.samples)
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     now = search.state.schedule()
     _refresh_if_due(search)
@@ -30,10 +33,15 @@ def search_step(search: "SearchModel", data: Any) -> dict[str, tf.Tensor]:
         task_loss = search.compute_loss(
             x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True
         )
-        size_loss = tf.reduce_mean(tf.abs(search.cost_ratios(z) - 1.0))
+        ratios = search.cost_ratios(z)
+        size_loss = tf.reduce_mean(tf.abs(ratios - 1.0))
+        settings = search.settings
+        size_term = settings.strength * size_loss
+        if settings.price:
+            size_term = search.state.price.value * tf.reduce_mean(ratios)
         # Every replica adds its gradient; together they are to count once, as the task does.
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        loss = task_loss + search.settings.strength * size_loss / replicas
+        loss = task_loss + size_term / replicas
         loss = search.optimizer.scale_loss(divergence.checked_finite(loss, x))
     sources = [v.value for v in (search.state.logits, *ranges, *weights)]
     gradients = tape.gradient(loss, sources, unconnected_gradients="zero")
@@ -42,7 +50,11 @@ def search_step(search: "SearchModel", data: Any) -> dict[str, tf.Tensor]:
         if metric.name == "loss":
             metric.update_state(task_loss * replicas)
     logs = search.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
-    return {**logs, "size_loss": size_loss, **_decision_logs(search, now)}
+    decided = _decision_logs(search, now)
+    if settings.price:
+        sizes = tf.stack([decided["argmax_ratio"], decided["expected_ratio"]])
+        search.state.follow_size(tf.reduce_mean(sizes), now)
+    return {**logs, "size_loss": size_loss, **decided}
 
 
 def _apply(
@@ -90,6 +102,7 @@ def _decision_logs(search: "SearchModel", now: Now) -> dict[str, tf.Tensor]:
     return {
         "argmax_ratio": argmax_ratio,
         "expected_ratio": expected_ratio,
+        "price": tf.convert_to_tensor(search.state.price),
         "entropy": decisions.entropy(log_pi, search.state.valid),
         "tau": now.tau,
         "xi": now.xi,

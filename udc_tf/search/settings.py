@@ -21,6 +21,8 @@ class SearchSettings:
     Args:
         samples: configurations drawn per step, each trained on its own slice of the batch. More of
             them make the decisions' gradient less noisy, and leave each fewer images.
+        full_batches: every sample is trained on the whole batch, as in the paper, instead of on its
+            slice: exacter, and a step costs as many plain ones as there are samples.
         tau: temperature of the samples, which falls exponentially. Low values make a sample nearly
             one single option, as the deployed network is, but its gradient noisier.
         vartheta: the share of decisions sampled so that the most likely option wins, which rises
@@ -31,10 +33,17 @@ class SearchSettings:
         certainty: how strongly the first guess (`udc_tf.search.start`) prefers what harms least.
             High values let a short run keep to the guess; 0 starts from uniform probabilities, as
             the paper does.
+        evidence: the share of the run's processor time that may go into measuring, when the warm-up
+            ends, what single decisions change in the loss (`udc_tf.search.evidence`). More images
+            make it more exact; 0 leaves the first guess as it is.
         warmup: the share of the steps, at the start, in which only the weights are trained. A
             longer one judges options by better weights, and leaves fewer steps to decide in.
-        strength: lambda, the weight of |E - e*| / e* in the loss. Higher values keep the size
-            nearer to the budget during the run, at the expense of the task.
+        price: how fast the price of size follows the size. The loss has price * E / e*, and the
+            price rises while E is above e* and falls, to no less than 0, while it is below: size
+            is pushed one way only, and the task holds what it needs. With 0 the loss has
+            |E - e*| / e* instead, as in the paper.
+        strength: lambda, the weight of |E - e*| / e* in the loss, without a price. Higher values
+            keep the size nearer to the budget during the run, at the expense of the task.
         kappa: how many options of a decision a forward pass mixes, by kind; all where not given.
             With 1 every pass sees one real option; more let it compare them.
         rejection, projection, straight_through: parts of the algorithm, to be switched off in
@@ -50,6 +59,8 @@ class SearchSettings:
         decision_travel: learning rate times steps of the decisions: how far they can move in a run,
             whatever its length. Higher values decide sooner. From a first guess the rate is at most
             0.01, so that runs with less than 3,000 deciding steps keep nearer to it.
+        decision_rate: the decisions' learning rate itself, instead of what follows from their
+            travel.
         seed: of the sampling; another one draws other samples.
 
     Example:
@@ -59,11 +70,14 @@ class SearchSettings:
     """
 
     samples: int = 4
+    full_batches: bool = False
     tau: tuple[float, float] = (0.66, 0.1)
     vartheta: tuple[float, float] = (0.0, 0.5)
     xi: tuple[float, float] = (0.1, 1.0)
     certainty: float = 60.0
+    evidence: float = 0.1
     warmup: float = 0.2
+    price: float = 0.05
     strength: float = 1.0
     kappa: Mapping[str, int] = dataclasses.field(default_factory=_all_but_widths)
     rejection: bool = True
@@ -74,6 +88,7 @@ class SearchSettings:
     pruned_gradient: float = 0.0
     range_follow: float = 0.5
     decision_travel: float = 30.0
+    decision_rate: float | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -87,7 +102,14 @@ class SearchSettings:
             pair = getattr(self, name)
             valid = isinstance(pair, tuple) and len(pair) == 2 and all(map(is_number, pair))
             check(valid, name, "two numbers, first and last")
-        for name in ("certainty", "warmup", "strength", "pruned_gradient", "range_follow"):
+        for name in (
+            "certainty",
+            "evidence",
+            "warmup",
+            "strength",
+            "pruned_gradient",
+            "range_follow",
+        ):
             check(is_number(getattr(self, name)), name, "a finite number")
         for name in ("samples", "rejection_draws", "mask_refresh"):
             value = getattr(self, name)
@@ -97,7 +119,9 @@ class SearchSettings:
         check(0 <= min(self.vartheta) <= max(self.vartheta) <= 1, "vartheta", "between 0 and 1")
         check(min(self.xi) > 0, "xi", "positive; at 0 the order of the options is lost")
         check(self.certainty >= 0, "certainty", "at least 0")
+        check(0 <= self.evidence <= 1, "evidence", "between 0 and 1")
         check(0 <= self.warmup < 1, "warmup", "at least 0 and below 1")
+        check(self.price >= 0, "price", "at least 0")
         check(self.strength >= 0, "strength", "at least 0")
         kappas = self.kappa.values()
         check(all(is_whole(k) and k >= 1 for k in kappas), "kappa", "at least 1 for each kind")
@@ -105,6 +129,35 @@ class SearchSettings:
         check(0 <= self.range_follow <= 1, "range_follow", "between 0 and 1")
         travel = self.decision_travel
         check(is_number(travel) and travel > 0, "decision_travel", "positive")
+        rate = self.decision_rate
+        valid_rate = rate is None or (is_number(rate) and rate > 0)
+        check(valid_rate, "decision_rate", "positive, or None")
+
+    @classmethod
+    def paper(cls, **changes: Any) -> "SearchSettings":
+        """The paper's algorithm: uniform start, 32 samples of full batches, Adam with 1e-3.
+
+        Its searches take hundreds of epochs, and a step here costs 32 plain ones. For less,
+        `samples=4, full_batches=False`; in a run of some thousand steps probabilities hardly leave
+        uniform with that rate: `decision_rate=None` derives it from the length of the run.
+
+        >>> SearchSettings.paper(samples=8).certainty
+        0.0
+        """
+        return cls(
+            **{
+                "samples": 32,
+                "full_batches": True,
+                "certainty": 0.0,
+                "evidence": 0.0,
+                "price": 0.0,
+                "rejection_draws": 4,
+                "mask_refresh": 1,
+                "range_follow": 0.0,
+                "decision_rate": 1e-3,
+                **changes,
+            }
+        )
 
     @classmethod
     def vanilla(cls, strength: float = 1.0, **changes: Any) -> "SearchSettings":
@@ -116,6 +169,7 @@ class SearchSettings:
             straight_through=False,
             certainty=0.0,
             warmup=0.0,
+            price=0.0,
             strength=strength,
             **changes,
         )

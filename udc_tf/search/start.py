@@ -14,11 +14,14 @@ halving of its channels or of its weights costs about as much as the one before,
 channels as much as three or four of weights. So large layers are pruned hard, where that saves
 most, and small ones are left alone. The harm of few bits is minus the logarithm of what rounding
 leaves of the squares of the weights, and a little of how many bits there are; of taps, that of
-their number.
+their number. Leaving out a block harms about as much as a quarter of a layer's channels would; of
+two operators, the one with fewer weights harms as pruning to as many would.
+
+What the harm is in this network, as far as its loss tells, `evidence` adds.
 """
 
 import collections
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import keras
 import numpy as np
@@ -28,7 +31,8 @@ from udc_tf.cost.priced_network import Decision, Plan
 from udc_tf.quantize import quantizers
 from udc_tf.search import decisions
 
-_PRESSURES, _ROUNDS, _LARGEST_PRESSURE = 18, 8, 1e4
+_PRESSURES, _REFINEMENTS, _ROUNDS, _LARGEST_PRESSURE = 12, 8, 8, 1e4
+_NEAR = 4.0  # a factor of the pressure within which the most likely configuration is at the budget
 # Rounding is felt more than pruning that loses as much: at equal size, uniform networks of 2 bits
 # were a point behind those of 4 (Fashion-MNIST at 14x14, 9,000 bytes, one seed).
 _ROUNDING = 4.0
@@ -37,6 +41,7 @@ _PER_HALVED_BITS = 0.03
 # size is a product of two, and a logarithm would be as content with one of them next to nothing.
 _WIDTH, _NARROWNESS = 0.4, 0.1
 _PRUNING, _PRUNING_MORE = 0.08, 0.018
+_LEFT_OUT = 1.0
 _NOTHING = 1e-6
 _PER_STEP = 0.05  # from where a search is told to start: with the default certainty, three nats
 
@@ -50,8 +55,6 @@ def harm(decision: Decision, theta: np.ndarray | None) -> np.ndarray:
     [0.23, 0.1, 0.0]
     """
     options = np.asarray(decision.options, float)
-    if decision.kind == "choice":
-        return np.zeros(len(options))  # operators cannot be judged by their weights
     if decision.kind == "kernel":
         return 2 * np.log(options.max() / options)
     halvings = np.log2(options.max() / options)
@@ -64,6 +67,20 @@ def harm(decision: Decision, theta: np.ndarray | None) -> np.ndarray:
     total = max(float(np.square(np.asarray(theta, np.float64)).sum()), _NOTHING)
     lost = np.array([_rounding_error(theta, int(b)) for b in options]) / total
     return _ROUNDING * np.log(1 / np.clip(1 - lost, _NOTHING, 1.0)) + _PER_HALVED_BITS * halvings
+
+
+def harm_of_operators(weights: Sequence[int]) -> np.ndarray:
+    """The harm of each branch of a choice, by the number of its weights.
+
+    >>> harm_of_operators([4608, 576, 0]).round(2).tolist()
+    [0.0, 0.4, 1.0]
+    """
+    counts = np.asarray(weights, float)
+    if not counts.any():
+        return np.zeros(len(counts))
+    halvings = np.log2(counts.max() / np.maximum(counts, 1.0))
+    fewer = _PRUNING * halvings + _PRUNING_MORE * halvings**2
+    return np.where(counts > 0, np.minimum(fewer, _LEFT_OUT), _LEFT_OUT)
 
 
 def _rounding_error(theta: np.ndarray, bits: int) -> float:
@@ -79,13 +96,15 @@ def first_guess(
     valid: np.ndarray,
     cost_ratios: Callable[[tf.Tensor], tf.Tensor],
     certainty: float,
-) -> np.ndarray:
-    """The logits of the first guess, [decisions, options].
+    decided: bool = True,
+) -> tuple[np.ndarray, float]:
+    """The logits of the first guess, [decisions, options], and its pressure.
 
     Args:
         harms: of every option.
         valid: which entries are options.
         cost_ratios: from samples, [samples, decisions, options], to cost / budget.
+        decided: the most likely configuration is to be at the budget, and not the average.
     """
     valid_options = tf.constant(valid)
 
@@ -111,8 +130,13 @@ def first_guess(
             logits = 0.5 * logits + 0.5 * (base - pressure * np.where(valid, slope, 0.0))
         return logits, ratio
 
+    def likely_ratio(logits: np.ndarray) -> float:
+        likely = np.where(valid, logits, -np.inf).argmax(axis=1)
+        one_hot = tf.one_hot(likely, valid.shape[1])
+        return float(cost_ratios(one_hot[None])[0])
+
     logits, ratio = under(0.0)
-    low, high = 0.0, _LARGEST_PRESSURE
+    low, high, pressure = 0.0, _LARGEST_PRESSURE, 0.0
     for _ in range(_PRESSURES if ratio > 1 else 0):
         # Over magnitudes: nothing is known of the scale of the costs.
         middle = np.sqrt(max(low, 1e-2) * high)
@@ -120,8 +144,19 @@ def first_guess(
         if ratio > 1:
             low = middle
         else:
-            high, logits = middle, found
-    return np.where(valid, logits - logits.mean(axis=-1, keepdims=True, where=valid), 0.0)
+            high, logits, pressure = middle, found, middle
+    if decided and pressure:
+        # What will be built is the most likely configuration; it is at most at the budget.
+        low, high, best = pressure / _NEAR, pressure * _NEAR, 0.0
+        for _ in range(_REFINEMENTS):
+            middle = np.sqrt(low * high)
+            found, _ = under(middle)
+            ratio = likely_ratio(found)
+            low, high = (middle, high) if ratio > 1 else (low, middle)
+            if best < ratio <= 1:
+                logits, pressure, best = found, middle, ratio
+    centred = logits - logits.mean(axis=-1, keepdims=True, where=valid)
+    return np.where(valid, centred, 0.0), float(pressure)
 
 
 def harms_of(
@@ -148,6 +183,9 @@ def harms_of(
         if near is not None:
             row[: len(decision.options)] = _distance(decision, near)
             continue
+        if decision.kind == "choice":
+            row[: len(decision.options)] = harm_of_operators(_branch_weights(plan, decision))
+            continue
         theta = thetas.get(decision.subject)
         theta = None if theta is None else keras.ops.convert_to_numpy(theta)
         times = writers[decision.subject] if decision.kind == "width" else 1
@@ -168,3 +206,14 @@ def _distance(decision: Decision, near: Mapping[str, float]) -> np.ndarray:
     wanted = near.get(decision.name, whole)
     numbers = np.arange(len(values))
     return _PER_STEP * np.abs(numbers - np.abs(values - wanted).argmin())
+
+
+def _branch_weights(plan: Plan, choice: Decision) -> list[int]:
+    """The weights of each branch at full width."""
+    counts = [0] * len(choice.options)
+    for layer in plan.layers:
+        for gate in layer.gates:
+            if gate.choice == choice.subject:
+                inputs = 1 if layer.inputs is None else len(layer.inputs)
+                counts[gate.branch] += layer.taps * inputs * len(layer.outputs)
+    return counts

@@ -55,6 +55,23 @@ class SearchState(keras.layers.Layer):
             autocast=False,
             aggregation="only_first_replica",
         )
+        # The first guess, which has seen no data; where evidence has sent it, by which harms of
+        # the options; and what a budget's worth of cost was then worth, in nats.
+        for name, shape in (
+            ("guess", self._valid.shape),
+            ("start", self._valid.shape),
+            ("harms", self._valid.shape),
+            ("pressure", ()),
+            ("price", ()),  # of a budget's worth of size, in the unit of the task's loss
+        ):
+            record = self.add_weight(
+                name=name,
+                shape=shape,
+                initializer="zeros",
+                trainable=False,
+                aggregation="only_first_replica",
+            )
+            setattr(self, name, record)
         self.start_at(np.zeros(self._valid.shape))
         for name in ("step", "planned"):
             counter = self.add_weight(
@@ -68,9 +85,27 @@ class SearchState(keras.layers.Layer):
             setattr(self, name, counter)
         self.built = True
 
-    def start_at(self, logits: np.ndarray) -> None:
-        """Sets the probabilities from which the search sets out."""
+    def start_at(
+        self, logits: np.ndarray, harms: np.ndarray | None = None, pressure: float = 0.0
+    ) -> None:
+        """Sets the probabilities from which the search sets out.
+
+        Args:
+            logits: of the decisions.
+            harms: of the options, from which the logits follow.
+            pressure: under which they meet the budget.
+        """
+        self.guess.assign(logits)
+        self.start.assign(logits)
         self.logits.assign(logits)
+        self.move_start(logits, np.zeros_like(logits) if harms is None else harms, pressure)
+
+    def move_start(self, logits: np.ndarray, harms: np.ndarray, pressure: float) -> None:
+        """Sets out from somewhere else; what gradients have added since is added here, too."""
+        self.logits.assign_add(logits - self.start.numpy())
+        self.start.assign(logits)
+        self.harms.assign(harms)
+        self.pressure.assign(pressure)
         self.peaks.assign(tf.exp(tf.reduce_max(self.log_probabilities(), -1, keepdims=True)))
 
     @property
@@ -131,6 +166,11 @@ class SearchState(keras.layers.Layer):
             cap = tf.convert_to_tensor(self.peaks) + now.xi
             self.logits.assign(projection.project(logits, self.valid, cap))
         self.step.assign_add(1)
+
+    def follow_size(self, ratio: tf.Tensor, now: Now) -> None:
+        """Raises the price of size above the budget, lowers it below; it rests in the warm-up."""
+        price = self.price.value + self.settings.price * tf.math.log(ratio)
+        self.price.assign(tf.where(now.warming_up, 0.0, tf.maximum(price, 0.0)))
 
     def get_config(self) -> dict[str, Any]:
         raise NotImplementedError("A search state is saved as part of its model.")

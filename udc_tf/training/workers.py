@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras import tree
 
@@ -66,6 +67,15 @@ def barrier(strategy: tf.distribute.Strategy | None) -> None:
     """Returns when all workers have come here."""
     if strategy is not None and spans_processes(strategy):
         strategy.reduce("SUM", tf.ones([1]), axis=None).numpy()
+
+
+def mean_over_workers(strategy: tf.distribute.Strategy, values: np.ndarray) -> np.ndarray:
+    """The mean of what the processes have found, so that they go on with the same."""
+    if not spans_processes(strategy):
+        return values
+    found = tf.constant(np.append(values.ravel(), 1.0), tf.float32)
+    total = strategy.reduce("SUM", found, axis=None).numpy()
+    return (total[:-1] / total[-1]).reshape(values.shape)
 
 
 @dataclasses.dataclass(frozen=True)

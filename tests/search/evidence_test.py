@@ -1,0 +1,126 @@
+"""What measured losses change in the harm of options."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+
+import udc_tf
+from udc_tf.cost.priced_network import Decision
+from udc_tf.graph.channel_groups import ChannelGroups
+from udc_tf.graph.trace import trace
+from udc_tf.search import evidence
+from udc_tf.search.plan import plan_search
+
+_WIDTHS = (0.25, 0.5, 1.0)
+_HARM = np.array([1.0, 0.5, 0.0])
+
+
+def _losses(slopes, noise):
+    """Of every option, by so much per unit of harm."""
+    rng = np.random.default_rng(0)
+    return {
+        (row, option): slope * _HARM[option] + noise * rng.normal(size=16)
+        for row, slope in enumerate(slopes)
+        for option in range(3)
+    }
+
+
+def _measured(per_layer: dict[str, float], kind: str = "width", noise: float = 0.01):
+    """Decisions of one kind, their harms, and what was measured."""
+    decisions = [Decision(kind, name, _WIDTHS) for name in per_layer]
+    harms = np.tile(_HARM, (len(decisions), 1))
+    bases = np.ones((len(decisions), len(decisions)), int)
+    losses = _losses(per_layer.values(), noise)
+    return decisions, harms, evidence.steps_between(decisions, harms, bases, losses)
+
+
+def _factors(per_layer, **kwargs):
+    """By what the harm of the smallest option is multiplied, by layer."""
+    decisions, harms, steps = _measured(per_layer, **kwargs)
+    updated = evidence.updated_harms(decisions, harms, steps)
+    return dict(zip(per_layer, updated[:, 0], strict=True))
+
+
+class TestUpdatedHarms:
+    def test_ordinary_layers_keep_the_prior(self):
+        found = _factors({"a": 0.2, "b": 0.1, "c": 0.4, "d": 0.25})
+        assert set(found.values()) == {1.0}
+
+    @pytest.mark.parametrize("idle", [1, 3, 6])
+    def test_what_the_loss_does_not_miss_harms_next_to_nothing(self, idle):
+        found = _factors({**dict.fromkeys("abc", 0.5), **dict.fromkeys("uvwxyz"[:idle], 0.0)})
+        worst = max(found[name] for name in "uvwxyz"[:idle])
+        assert worst < 0.15 * min(found[name] for name in "abc")
+
+    def test_what_it_misses_most_harms_more(self):
+        found = _factors({"a": 0.1, "b": 0.1, "c": 0.1, "exact": 5.0})
+        assert found["exact"] > 15 and found["a"] == found["b"] == found["c"] == 1.0
+
+    def test_uncertain_differences_change_nothing(self):
+        found = _factors({"a": 0.02, "b": 0.0, "c": 0.03}, noise=0.5)
+        assert set(found.values()) == {1.0}
+
+    def test_steps_up_count_only_if_they_gain_more(self):
+        decisions, harms, steps = _measured({"a": 0.2, "b": 0.2, "c": 0.2}, kind="bits")
+
+        def with_gain(gain):
+            changed = [
+                dataclasses.replace(s, measured=gain) if s.upward and s.decision == 0 else s
+                for s in steps
+            ]
+            return evidence.updated_harms(decisions, harms, changed)[0]
+
+        np.testing.assert_allclose(with_gain(-0.3), _HARM)
+        more = with_gain(3.0)
+        assert more[1] - more[2] > 10 * (_HARM[1] - _HARM[2])
+        np.testing.assert_allclose(more[0] - more[1], _HARM[0] - _HARM[1])
+
+    def test_order_of_options_stays(self):
+        for kind in ("width", "bits"):
+            decisions, harms, steps = _measured({"a": 0.5, "b": 0.0, "c": 9.0}, kind=kind)
+            assert (np.diff(evidence.updated_harms(decisions, harms, steps)) <= 0).all()
+
+
+class TestOperators:
+    def _harms(self, losses, prior=(0.0, 1.0)):
+        """The harm of two branches, beside layers in which a unit of harm is 0.2."""
+        layers = [Decision("width", name, _WIDTHS) for name in "abc"]
+        decisions = [*layers, Decision("choice", "block", (0, 1))]
+        harms = np.vstack([np.tile(_HARM, (3, 1)), [*prior, 0.0]])
+        noise = 0.001 * np.random.default_rng(1).normal(size=(2, 16))
+        both = {(3, k): loss + noise[k] for k, loss in enumerate(losses)}
+        measured = {**_losses((0.2, 0.2, 0.2), 0.01), **both}
+        steps = evidence.steps_between(decisions, harms, np.ones((4, 4), int), measured)
+        return evidence.updated_harms(decisions, harms, steps)[3, :2]
+
+    def test_a_block_that_is_not_missed_may_go(self):
+        kept, dropped = self._harms((0.5, 0.5))
+        assert abs(dropped - kept) < 0.1
+
+    def test_a_block_that_is_missed_stays(self):
+        kept, dropped = self._harms((0.5, 3.5))
+        assert dropped - kept > 5
+
+    def test_of_equal_operators_the_better_one_leads(self):
+        first, second = self._harms((1.5, 0.5), prior=(0.0, 0.0))
+        assert first - second > 0.1
+        first, second = self._harms((0.5, 1.5), prior=(0.0, 0.0))
+        assert second - first > 0.1
+
+
+def test_decisions_inside_a_branch_are_measured_with_it():
+    x = keras.Input((8, 8, 4))
+    conv = keras.layers.Conv2D(4, 3, padding="same", name="conv")
+    y = udc_tf.Choice([conv, keras.layers.Identity()], name="block")(x)
+    y = keras.layers.Dense(2, name="head")(keras.layers.GlobalAveragePooling2D()(y))
+    graph = trace(keras.Model(x, y))
+    plan = plan_search(graph, ChannelGroups(graph), udc_tf.SearchSpace(bits=(2, 4, 8)))
+    rows = {d.name: i for i, d in enumerate(plan.decisions)}
+    likely = np.ones(len(rows), int)  # the identity
+    bases = evidence.bases_of(plan, likely)
+    choice = rows["choice/block"]
+    inside = next(name for name in rows if name.startswith("bits/") and "conv" in name)
+    assert bases[rows[inside], choice] == 0
+    assert bases[rows["bits/head"], choice] == bases[choice, choice] == 1

@@ -1,0 +1,270 @@
+"""What the data say about single decisions, and how much of it the harm of options should follow.
+
+The harm that `start` knows beforehand is what options cost in networks in general. Which part of
+*this* network matters only its loss can tell. So when the warm-up ends single decisions are moved
+away from the most likely configuration, all on the same training images, so that differences of the
+loss are far more exact than the loss itself.
+
+Such differences are measured with shared weights, which serve no configuration as well as its own
+would: between ordinary layers they are wrong by factors of two or three, where the prior is better.
+But a layer that sees only noise, or one that must be exact, is off by factors of thirty and more,
+which no prior can know. Hence evidence counts as a *factor* on the prior's harm, relative to what
+is usual in this network, and small factors, or uncertain ones, are not listened to:
+
+    x = log(measured / (prior * usual)),   x' = x * max(0, 1 - (margin / |x|)^2)
+
+with the margin log 3 plus the relative standard error; the harm becomes prior * exp(x'). First that
+is asked of all that was measured about a layer, together; then whether one of its decisions differs
+from the layer, and of bits, kernel sizes and operators, whether one step does from its decision.
+Steps above the base count if they gain more than expected, and not if less: shared weights hardly
+gain by more of anything.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from udc_tf.cost.priced_network import Decision, Plan
+
+_MARGIN = np.log(3.0)
+_SIGNIFICANT = 2.0  # standard errors
+_LARGEST = 5.0  # of x: a factor of 150
+_OWN_UNITS = ("width", "bits", "sparsity")
+# Kinds are measured in units of their own: the shared weights mind a missing channel more than a
+# missing weight. So much harm of all kinds together counts beside that of a kind.
+_BORROWED = 1.0
+# Operators that the prior takes for equal still differ by this, as a unit.
+_LEAST_HARM = 0.1
+_NOTHING = 1e-9
+# What goes on by degrees, without an option at which something is lost at once.
+_GRADED = ("width", "sparsity")
+
+Move = tuple[int, int]  # decision, option
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """From an option to the next larger that was measured: what the smaller one costs more."""
+
+    decision: int
+    small: int
+    large: int
+    upward: bool  # above the base
+    prior: float
+    measured: float
+    error: float
+
+    @property
+    def unit(self) -> float:
+        return max(self.prior, _LEAST_HARM)
+
+
+def options_to_measure(decision: Decision, base: int) -> list[int]:
+    """The base and the smallest; of bits and kernel sizes their neighbours, too; of operators all.
+
+    >>> options_to_measure(Decision("width", "conv", (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)), 2)
+    [0, 2]
+    >>> options_to_measure(Decision("bits", "conv", (1, 2, 4, 8)), 2)
+    [0, 1, 2, 3]
+    """
+    count = len(decision.options)
+    if decision.kind == "choice":
+        return list(range(count))
+    if decision.kind in _GRADED:
+        return sorted({0, base})
+    return sorted({0, max(base - 1, 0), base, min(base + 1, count - 1)})
+
+
+def bases_of(plan: Plan, likely: np.ndarray) -> np.ndarray:
+    """The configuration in which each decision is moved, [decisions, decisions].
+
+    It is the most likely one, but with the branch in which the decision is: what is left out has no
+    say otherwise.
+    """
+    gates = {part.name: part.gates for part in plan.fixed}
+    gates |= {layer.name: layer.gates for layer in plan.layers}
+    for layer in plan.layers:
+        for group in plan.group_of(layer.outputs):
+            gates.setdefault(plan.groups[group].name, layer.gates)
+    bases = np.tile(likely, (len(likely), 1))
+    for row, decision in enumerate(plan.decisions):
+        for gate in gates.get(decision.subject, ()):
+            choice = plan.decision_index("choice", gate.choice)
+            if choice is not None:
+                bases[row, choice] = gate.branch
+    return bases
+
+
+def configurations(plan: Plan, bases: np.ndarray) -> dict[Move, tuple[int, ...]]:
+    """For every decision and option that is to be measured, the whole configuration."""
+    found = {}
+    for row, decision in enumerate(plan.decisions):
+        for option in options_to_measure(decision, int(bases[row, row])):
+            chosen = bases[row].copy()
+            chosen[row] = option
+            found[row, option] = tuple(int(k) for k in chosen)
+    return found
+
+
+def steps_between(
+    decisions: Sequence[Decision],
+    harms: np.ndarray,
+    bases: np.ndarray,
+    losses: Mapping[Move, np.ndarray],
+) -> list[Step]:
+    """The differences between neighbours among the measured options of each decision."""
+    steps = []
+    for row in range(len(decisions)):
+        found = {option: loss for (of, option), loss in losses.items() if of == row}
+        # From what harms most to what harms least; of equals the first is the original's.
+        order = sorted(found, key=lambda o: (-harms[row, o], -o))
+        start = order.index(int(bases[row, row]))
+        for place, (small, large) in enumerate(itertools.pairwise(order)):
+            differences = found[small] - found[large]
+            error = float(differences.std(ddof=1) / np.sqrt(len(differences)))
+            prior = harms[row, small] - harms[row, large]
+            measured = float(differences.mean())
+            upward = place >= start and decisions[row].kind != "choice"  # which has no direction
+            steps.append(Step(row, small, large, upward, prior, measured, error))
+    return steps
+
+
+def listened_to(x: float, relative_error: float) -> float:
+    """What of the logarithm of a factor is acted on.
+
+    >>> listened_to(np.log(2.5), 0.0), round(np.exp(listened_to(np.log(30), 0.2)), 1)
+    (0.0, 18.3)
+    """
+    margin, size = _MARGIN + relative_error, min(abs(x), _LARGEST)
+    return float(np.sign(x) * size * (1 - (margin / size) ** 2)) if size > margin else 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Factor:
+    """Measured over expected of some steps together, as a logarithm, and how exact that is.
+
+    What is less than its standard error may be as much as that.
+    """
+
+    log: float
+    relative_error: float
+
+    @classmethod
+    def of(cls, steps: Sequence[Step], usual: Mapping[int, float]) -> "Factor":
+        """`usual`: by the identity of a step, the loss that is usual per unit of its harm."""
+        measured = sum(s.measured / usual[id(s)] for s in steps)
+        error = np.sqrt(sum((s.error / usual[id(s)]) ** 2 for s in steps)) + _NOTHING
+        size = max(measured, error)
+        return cls(float(np.log(size / sum(s.unit for s in steps))), float(error / size))
+
+    def beyond(self, believed: float) -> float:
+        """The factor to act on, if one of `believed` is acted on already."""
+        more = listened_to(self.log - believed, self.relative_error)
+        return float(np.clip(believed + more, -_LARGEST, _LARGEST))
+
+
+def usual_losses(decisions: Sequence[Decision], steps: Sequence[Step]) -> dict[int, float]:
+    """For each step the loss per unit of harm that is usual for its kind.
+
+    Operators and kernel sizes are few, and of them one may matter and the next not: for them it is
+    what is usual for all else.
+    """
+    kinds = {decisions[s.decision].kind for s in steps}
+    own = (kinds & set(_OWN_UNITS)) or kinds
+    sums = {kind: np.zeros(2) for kind in own}
+    for step in steps:
+        kind = decisions[step.decision].kind
+        if kind in own and not step.upward:
+            sums[kind] += (max(step.measured, 0.0), step.unit)
+    measured, harm = np.sum(list(sums.values()), axis=0)
+    overall = max(measured / max(harm, _NOTHING), _NOTHING)
+    per_unit = {
+        kind: (found[0] + _BORROWED * overall) / (found[1] + _BORROWED)
+        for kind, found in sums.items()
+    }
+    return {id(s): per_unit.get(decisions[s.decision].kind, overall) for s in steps}
+
+
+def updated_harms(
+    decisions: Sequence[Decision], harms: np.ndarray, steps: Sequence[Step]
+) -> np.ndarray:
+    """The harms that prior and measured differences have together, [decisions, options].
+
+    Without a significant difference anywhere they are the prior's.
+    """
+    if not any(s.measured > _SIGNIFICANT * s.error for s in steps if not s.upward):
+        return harms
+    usual = usual_losses(decisions, steps)
+    layers: dict[str, list[Step]] = {}
+    for step in steps:
+        layers.setdefault(decisions[step.decision].subject, []).append(step)
+    # What half of the layers have at least is what is usual: neither parts that do not matter nor
+    # one that matters more than all others shift it.
+    logs = [f.log for found in layers.values() if (f := _downward(found, usual)) is not None]
+    middle = np.exp(np.sort(logs)[len(logs) // 2])
+    usual = {step: value * middle for step, value in usual.items()}
+    updated = harms.copy()
+    for found in layers.values():
+        of_layer = _beyond(_downward(found, usual), 0.0)
+        for row, of_row in itertools.groupby(found, key=lambda s: s.decision):
+            of_decision = list(of_row)
+            graded = decisions[row].kind in _GRADED
+            factors = factors_of(of_decision, usual, of_layer, graded)
+            if decisions[row].kind == "choice":
+                updated[row] = _of_operators(harms[row], of_decision, factors, usual)
+            else:
+                options = len(decisions[row].options)
+                updated[row, :options] = _of_ordered(harms[row, :options], of_decision, factors)
+    return updated
+
+
+def factors_of(
+    steps: list[Step], usual: Mapping[int, float], of_layer: float, graded: bool
+) -> list[float]:
+    """By what each step's harm is multiplied, in a layer of whose harms as much is believed."""
+    of_decision = _beyond(_downward(steps, usual), of_layer)
+    if graded:
+        return [float(np.exp(of_decision))] * len(steps)
+    logs = [Factor.of([s], usual).beyond(of_decision) for s in steps]
+    return [
+        float(np.exp(max(log, of_decision) if step.upward else log))
+        for step, log in zip(steps, logs, strict=True)
+    ]
+
+
+def _downward(steps: Sequence[Step], usual: Mapping[int, float]) -> Factor | None:
+    below = [s for s in steps if not s.upward]
+    return Factor.of(below, usual) if below else None
+
+
+def _beyond(factor: Factor | None, believed: float) -> float:
+    return believed if factor is None else factor.beyond(believed)
+
+
+def _of_ordered(harms: np.ndarray, steps: list[Step], factors: list[float]) -> np.ndarray:
+    """Each stretch between measured options times its factor; beyond them as the nearest."""
+    last = len(harms) - 1
+    by_option = np.empty(last)  # between option k and k + 1
+    for number, (step, factor) in enumerate(zip(steps, factors, strict=True)):
+        begin = 0 if number == 0 else step.small
+        end = last if number == len(steps) - 1 else step.large
+        by_option[begin:end] = factor
+    drops = (harms[:-1] - harms[1:]) * by_option
+    return harms[-1] + np.append(np.cumsum(drops[::-1])[::-1], 0.0)
+
+
+def _of_operators(
+    harms: np.ndarray, steps: list[Step], factors: list[float], usual: Mapping[int, float]
+) -> np.ndarray:
+    """From the best by the prior upwards; an operator that does better may take its place."""
+    updated = harms.copy()
+    for step, factor in reversed(list(zip(steps, factors, strict=True))):
+        if step.measured < -_SIGNIFICANT * step.error:
+            better = dataclasses.replace(step, measured=-step.measured)
+            more = -step.unit * np.exp(Factor.of([better], {id(better): usual[id(step)]}).beyond(0))
+        else:
+            more = max(0.0, step.prior + step.unit * (factor - 1))
+        updated[step.small] = updated[step.large] + more
+    return updated

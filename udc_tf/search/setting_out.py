@@ -1,0 +1,194 @@
+"""Sets a search on its way: the first guess, and what single decisions change in the loss."""
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import tree
+
+from udc_tf.search import evidence, start
+from udc_tf.training import batch_norm, training_data, workers
+
+if TYPE_CHECKING:
+    from udc_tf.search.model import SearchModel
+
+_WARMUP_CERTAINTY = 6.0
+_LISTENING, _SETTLING = (0.0, 0.25, 0.5), 0.9  # of what follows the warm-up
+_PARTS = 4  # of a batch, whose losses tell how certain their mean is
+_MOST_BATCHES = 32
+_FORWARD_PASSES = 3  # that a training step costs
+
+
+def set_out(search: "SearchModel", certainty: float | None) -> None:
+    """The first guess for the weights as they are."""
+    certainty = search.settings.certainty if certainty is None else certainty
+    if not certainty:
+        return
+    harms = _prior(search)
+    logits, pressure = _solved(search, harms, certainty, certainty == search.settings.certainty)
+    search.state.start_at(logits, harms, pressure)
+
+
+def warm_up(search: "SearchModel") -> None:
+    """Where the warm-up samples: around a guess that is open enough to compare.
+
+    Weights that have seen all options alike serve, and judge, no configuration well. Operators and
+    kernel sizes are drawn alike all the same: the prior knows too little of them.
+    """
+    certainty = min(_WARMUP_CERTAINTY, search.settings.certainty)
+    if not certainty:
+        return
+    set_out(search, certainty)
+    alike = [d.kind in ("choice", "kernel") for d in search.problem.plan.decisions]
+    search.state.logits.assign(np.where(np.asarray(alike)[:, None], 0.0, search.state.logits))
+
+
+def moments(search: "SearchModel") -> list[int]:
+    """The steps before which something is decided, the end of the warm-up first."""
+    return sorted({search.state.warmup_steps(), *_rounds(search), _settling(search)})
+
+
+def _settling(search: "SearchModel") -> int:
+    """The step before which the size is brought to the budget for good."""
+    warmup, planned = search.state.warmup_steps(), int(search.state.planned.numpy())
+    return round(warmup + _SETTLING * (planned - warmup))
+
+
+def _rounds(search: "SearchModel") -> list[int]:
+    """The steps before which the loss is asked: as often as can be afforded."""
+    warmup, planned = search.state.warmup_steps(), int(search.state.planned.numpy())
+    shares = _LISTENING[: affordable_batches(search)]
+    return [round(warmup + share * (planned - warmup)) for share in shares]
+
+
+def stop(search: "SearchModel") -> None:
+    """Decides what is due before the next step."""
+    step, rounds = search.state.steps_done(), _rounds(search)
+    if step == search.state.warmup_steps():
+        search.set_out()
+    if step in rounds:
+        listen(search, len(rounds))
+    if step == _settling(search):
+        settle(search)
+
+
+def settle(search: "SearchModel") -> None:
+    """Solves the pressure once more, so that the most likely configuration is at the budget.
+
+    What gradients have moved counts as less, or more, harm.
+    """
+    state, certainty = search.state, search.settings.certainty
+    if certainty:
+        moved = state.logits.numpy() - state.start.numpy()
+        harms = state.harms.numpy() - moved / certainty
+        logits, pressure = _solved(search, harms, certainty)
+        state.logits.assign(logits)
+        state.pressure.assign(pressure)
+
+
+def listen(search: "SearchModel", rounds: int) -> None:
+    """Moves the decisions to where prior and measured losses together send them.
+
+    What gradients have moved since they set out stays. Nothing happens if not a single batch can be
+    afforded for each move, or if the data cannot be looked at.
+
+    Args:
+        rounds: how many there are in the run, which share what may be measured.
+    """
+    state, plan = search.state, search.problem.plan
+    likely = np.where(state.valid.numpy(), state.start.numpy(), -np.inf).argmax(axis=1)
+    bases = evidence.bases_of(plan, likely)
+    moves = evidence.configurations(plan, bases)
+    batches = _batches(search, affordable_batches(search) // rounds)
+    if not batches:
+        return
+    harms = state.harms.numpy()
+    losses = losses_of(search, moves, batches)
+    found = evidence.steps_between(plan.decisions, harms, bases, losses)
+    updated = evidence.updated_harms(plan.decisions, harms, found)
+    updated = workers.mean_over_workers(search.distribute_strategy, updated)
+    logits, pressure = _solved(search, updated, search.settings.certainty)
+    state.move_start(logits, updated, pressure)
+
+
+def affordable_batches(search: "SearchModel") -> int:
+    """On how many batches, all rounds together, the settings allow every move to be measured.
+
+    None if the search was told where to start: what harms then is to leave that place.
+    """
+    plan, settings = search.problem.plan, search.settings
+    if not settings.certainty or search.labelled is None or search.problem.start is not None:
+        return 0
+    largest = np.asarray([len(d.options) - 1 for d in plan.decisions])
+    moves = len(set(evidence.configurations(plan, evidence.bases_of(plan, largest // 2)).values()))
+    steps = _FORWARD_PASSES * settings.evidence * int(search.state.planned.numpy())
+    return int(steps / moves)
+
+
+def _prior(search: "SearchModel") -> np.ndarray:
+    plan = search.problem.plan
+    priced = zip(plan.layers, search.kernel_layers, strict=True)
+    thetas = {p.name: layer.theta for p, layer in priced}
+    return start.harms_of(plan, thetas, search.state.options, search.problem.start)
+
+
+def _solved(
+    search: "SearchModel", harms: np.ndarray, certainty: float, decided: bool = True
+) -> tuple[np.ndarray, float]:
+    valid = search.state.valid.numpy()
+    return start.first_guess(harms, valid, search.cost_ratios, certainty, decided)
+
+
+def _batches(search: "SearchModel", count: int) -> list[Any]:
+    return list(itertools.islice(_items(search.labelled), min(count, _MOST_BATCHES)))
+
+
+def _items(data: Any) -> Iterable[Any]:
+    if data is None:
+        return ()
+    if isinstance(data, keras.utils.PyDataset):
+        return (data[i] for i in range(data.num_batches or 0))
+    return iter(data)
+
+
+def losses_of(
+    search: "SearchModel", moves: Mapping[evidence.Move, tuple[int, ...]], batches: list[Any]
+) -> dict[evidence.Move, np.ndarray]:
+    """The losses of each configuration, on parts of every batch."""
+    options = search.state.options
+
+    @tf.function(reduce_retracing=True, autograph=False)
+    def loss_of(z: tf.Tensor, batch: Any) -> tf.Tensor:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+        y_pred = search.predict_by_samples(x, z[None])
+        size = tf.shape(tree.flatten(x)[0])[0]
+        losses = []
+        for part in range(_PARTS):
+            x_, y_, y_pred_, weight_ = _rows(
+                (x, y, y_pred, sample_weight), size * part // _PARTS, size * (part + 1) // _PARTS
+            )
+            losses.append(search.compute_loss(x_, y_, y_pred_, weight_, training=False))
+        return tf.stack(losses)
+
+    metrics = [v for metric in search.metrics for v in metric.variables]
+    before = [v.numpy() for v in metrics]
+    # The same images, and the same of them dropped, for all: only the configuration differs.
+    random = [v for v in search.network.non_trainable_variables if "seed_generator" in v.path]
+    states = [v.numpy() for v in random]
+    found = {}
+    with batch_norm.unchanged(search.network):
+        for chosen in dict.fromkeys(moves.values()):
+            for variable, value in zip(random, states, strict=True):
+                variable.assign(value)
+            z = tf.one_hot(chosen, options)
+            found[chosen] = np.concatenate([loss_of(z, batch).numpy() for batch in batches])
+    for variable, value in zip(metrics, before, strict=True):
+        variable.assign(value)
+    return {move: found[chosen] for move, chosen in moves.items()}
+
+
+def _rows(values: Any, begin: tf.Tensor, end: tf.Tensor) -> Any:
+    return training_data.each(lambda t: t[begin:end], values)
