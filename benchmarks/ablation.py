@@ -36,7 +36,8 @@ from udc_tf.search import sampling
 _ONE = {"samples": 1}
 _NO_REJECTION = {"rejection": False}
 _NO_PROJECTION = {"projection": False}
-_UNIFORM = {"certainty": 0.0, "decision_travel": 30.0}  # as in the paper, without a first guess
+_DISTANCE = {"evidence": 0.0, "price": 0.0}  # |E - e*|, and nothing asked of the loss
+_UNIFORM = {"certainty": 0.0, **_DISTANCE}  # as in the paper, without a first guess
 # Name -> what differs from the defaults.
 PARTS = {
     "full": {},
@@ -45,8 +46,10 @@ PARTS = {
     "no rejection": _NO_REJECTION,
     "uniform start": _UNIFORM,
     "1 sample": _ONE,
-    "lambda 0.1": {"strength": 0.1},
-    "lambda 10": {"strength": 10.0},
+    "lambda 0.1": {**_DISTANCE, "strength": 0.1},
+    "lambda 10": {**_DISTANCE, "strength": 10.0},
+    "no evidence": {"evidence": 0.0},
+    "|E - e*|": _DISTANCE,
     "vanilla, lambda 10": 10.0,
     "uniform start, no projection": {**_UNIFORM, **_NO_PROJECTION},
     "uniform start, no rejection": {**_UNIFORM, **_NO_REJECTION},
