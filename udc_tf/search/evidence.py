@@ -134,8 +134,8 @@ def steps_between(
 def listened_to(x: float, relative_error: float) -> float:
     """What of the logarithm of a factor is acted on.
 
-    >>> listened_to(np.log(2.5), 0.0), round(np.exp(listened_to(np.log(30), 0.2)), 1)
-    (0.0, 18.3)
+    >>> listened_to(np.log(2.5), 0.0), round(listened_to(np.log(30), 0.2), 2)
+    (0.0, 2.91)
     """
     margin, size = _MARGIN + relative_error, min(abs(x), _LARGEST)
     return float(np.sign(x) * size * (1 - (margin / size) ** 2)) if size > margin else 0.0

@@ -59,8 +59,7 @@ class SearchModel(StopsBetweenSteps, workers.TrainsInLockstep, keras.Model):
         super().__init__(**kwargs)
         self.network = network
         self.output_names = getattr(network, "output_names", None)  # for losses and metrics by name
-        self.problem = problem
-        self.settings = settings
+        self.problem, self.settings = problem, settings
         plan = problem.plan
         self.state = SearchState(plan.decisions, settings, name="decisions")
         self.state.build(None)
@@ -271,8 +270,7 @@ class SearchModel(StopsBetweenSteps, workers.TrainsInLockstep, keras.Model):
         self.labelled = None if isinstance(x, Iterator) else x
         state = training_state(self, workdir, steps, planned_epochs or epochs)
         if state.restore():
-            done = state.progress
-            initial_epoch = epochs if done.stopped else done.epochs
+            initial_epoch = epochs if state.progress.stopped else state.progress.epochs
         plan_run(self, steps * ((planned_epochs or epochs) - initial_epoch))
         if isinstance(x, tf.data.Dataset):
             x = training_data.of_length(x, steps, one_pass=steps_per_epoch is None)
@@ -304,9 +302,6 @@ class SearchModel(StopsBetweenSteps, workers.TrainsInLockstep, keras.Model):
         `fit` does so when the warm-up ends, with the settings' certainty.
         """
         setting_out.set_out(self, certainty)
-
-    def stop(self) -> None:
-        setting_out.stop(self)
 
     def evaluate(
         self,

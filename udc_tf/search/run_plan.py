@@ -1,7 +1,7 @@
 """What the length of a run settles: its schedules, the decisions' rate, when the guess is made."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import keras
 
@@ -40,7 +40,7 @@ class StopsBetweenSteps(keras.Model):
     stops: tuple[int, ...] = ()  # before which of its steps the next execution is to stop
 
     def stop(self) -> None:
-        raise NotImplementedError
+        setting_out.stop(cast("SearchModel", self))
 
     def make_train_function(self, force: bool = False) -> Any:
         if self.train_function is not None and not force:
