@@ -151,7 +151,7 @@ class TestTightened:
             began_with.append(float(given.get_weights()[0][0, 0]))
             return types.SimpleNamespace(
                 report={"tightening": ["a move"]}, model=network(2.0), flash_bytes=1, sram_bytes=1,
-                tflite_path=file, vela_path=file,
+                manifest={"budgets": []}, tflite_path=file, vela_path=file,
             )  # fmt: skip
 
         def interrupt(*_):
