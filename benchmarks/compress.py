@@ -102,8 +102,7 @@ def measure_front(case: Case, budgets: dict[int, int]) -> Iterator[tuple[int, Ro
 
 def measure_finetuned(case: Case, tiny: keras.Model, budget: int) -> Row:
     train, _, _ = data = case.data()
-    stages = udc_tf.Stages(epochs=3)
-    udc_tf.finetune(tiny, train, stages=stages, verbose=0)
+    udc_tf.finetune(tiny, train, stages=udc_tf.Stages.gentle(3), verbose=0)
     return {"budget": budget, "flash": _file(tiny, train[0]), **_scores(tiny, data)}
 
 
@@ -128,7 +127,8 @@ def run(rows: Rows) -> str:
             )
             if row is not None:
                 budgets[bits] = row["flash"]
-        wanted = {b: n for b, n in budgets.items() if f"{name}/compress/{b}" not in rows.read()}
+        last = "finetuned" if flags.FLAGS.finetune else "compress"
+        wanted = {b: n for b, n in budgets.items() if f"{name}/{last}/{b}" not in rows.read()}
         for bits, row, tiny in () if flags.FLAGS.only_report else measure_front(case, wanted):
             rows.add(f"{name}/compress/{bits}", row)
             print(f"{name}/compress/{bits}: {row}", flush=True)

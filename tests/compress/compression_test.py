@@ -9,9 +9,10 @@ from keras import layers as kl
 
 import udc_tf
 from tests.support import networks
+from tests.support.eager import run_eagerly
 from udc_tf.compress.compress_settings import CompressSettings
 from udc_tf.export import run
-from udc_tf.layers.inventory import kernel_layers
+from udc_tf.layers.inventory import activation_quantizers, kernel_layers
 
 BUDGET = 6_700
 SPACE = udc_tf.SearchSpace(bits=(2, 3, 4, 6, 8), sparsities=(0.3, 0.6, 1.0))
@@ -111,6 +112,43 @@ class TestCompress:
         keras.utils.set_random_seed(0)
         for before, after in zip(_network().get_weights(), model.get_weights(), strict=True):
             np.testing.assert_array_equal(before, after)
+
+
+class TestGentle:
+    def test_finetuning_keeps_zeros_and_ranges_and_lowers_the_loss(self, model, tiny, examples):
+        labels = model.predict(examples, verbose=0).argmax(axis=1)
+        network = keras.models.clone_model(tiny)
+        network.set_weights(tiny.get_weights())
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+        def measured():
+            return float(loss(labels, network.predict(examples, verbose=0)))
+
+        before = measured()
+        masks = [layer.mask.numpy() for layer in kernel_layers(network)]
+        ranges = [q.maximum.numpy() for q in activation_quantizers(network)]
+        with run_eagerly():
+            udc_tf.finetune(
+                network,
+                (examples, labels),
+                stages=udc_tf.Stages.gentle(2),
+                batch_size=16,
+                verbose=0,
+            )
+        assert measured() < before
+        for layer, mask in zip(kernel_layers(network), masks, strict=True):
+            np.testing.assert_array_equal(layer.mask, mask)
+        for quantizer, maximum in zip(activation_quantizers(network), ranges, strict=True):
+            np.testing.assert_array_equal(quantizer.maximum, maximum)
+
+    def test_a_network_with_nothing_to_keep_is_refused(self, model, examples):
+        untrained = udc_tf.compact(model)
+        with pytest.raises(ValueError, match="no ranges yet"):
+            udc_tf.finetune(
+                untrained, (examples, np.zeros(len(examples))), stages=udc_tf.Stages.gentle(1)
+            )
+        with pytest.raises(ValueError, match=r"Stages\.gentle"):
+            udc_tf.Stages(epochs=3, start="kept")
 
 
 class TestRefusals:

@@ -11,12 +11,24 @@ from udc_tf.training.seeding import drawn, seed_for, seed_random_layers
 
 def begin(network: keras.Model, start: str, seed: int = 0) -> None:
     """Sets a network to where stage 1 begins, with weights as `Stages.start` says."""
+    seed_random_layers(network, seed)
+    if start == "kept":
+        _check_settled(network)
+        return
     if start == "fresh":
         reinitialize(network, seed)
     else:
         restore_norms(network, seed)
-    seed_random_layers(network, seed)
     prepare(network)
+
+
+def _check_settled(network: keras.Model) -> None:
+    unsettled = [q.name for q in activation_quantizers(network) if not q.is_rounding]
+    if unsettled:
+        raise ValueError(
+            "start='kept' is for a network from udc_tf.compress or an earlier finetuning; here are "
+            f"activations with no ranges yet: use Stages(epochs=...). Received: {unsettled[0]}"
+        )
 
 
 def reinitialize(network: keras.Model, seed: int = 0) -> None:

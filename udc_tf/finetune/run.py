@@ -278,12 +278,14 @@ class _Run:
 
     def _settle(self) -> None:
         """Fixes masks, statistics and ranges."""
+        self._settled = True
+        if self._stages.start == "kept":
+            return
         refresh_masks(self._network, 1.0, self._stages.number_format)
         if self._stages.calibration_batches:
             recalibrate(self._network, self._data.inputs(self._stages.calibration_batches))
         for quantizer in activation_quantizers(self._network):
             quantizer.tracking.assign(0.0)
-        self._settled = True
 
     def _finish(self) -> None:
         self._take_averages()

@@ -16,7 +16,7 @@ import tensorflow as tf
 from udc_tf.quantize.plain_numbers import is_number, is_whole, plain
 
 FORMATS = ("shifted", "plain")
-STARTS = ("inherited", "fresh")
+STARTS = ("inherited", "fresh", "kept")
 RANGES = ("fitted", "learned")
 
 
@@ -94,7 +94,9 @@ class Stages:
             student heed the unlikely classes more.
         distillation: the weight of the teacher's loss, in [0, 1]; the labels' loss has the rest.
         start: "inherited" weights, scaled back to the size of fresh ones where a batch norm follows
-            (`udc_tf.finetune.rescaling`); or "fresh" ones from the layers' initializers.
+            (`udc_tf.finetune.rescaling`); or "fresh" ones from the layers' initializers; or all
+            "kept": zeros and activation ranges stay, and weights begin, as `udc_tf.compress` or an
+            earlier finetuning left them.
         calibration_batches: on how many batches the activations' ranges, and batch norm's
             statistics, are measured before they are frozen. More are more exact, and take longer;
             0 keeps the running averages of training.
@@ -166,6 +168,8 @@ class Stages:
             ("ranges", RANGES),
         ):
             check(getattr(self, name) in known, name, f"one of {', '.join(known)}")
+        if self.start == "kept" and any(self.lengths[:2]):
+            check(False, "epochs", "(0, 0, epochs) with start='kept', as `Stages.gentle` has them")
 
     @classmethod
     def cifar100(cls, **changes: Any) -> "Stages":
@@ -176,6 +180,17 @@ class Stages:
     def imagenet(cls, **changes: Any) -> "Stages":
         """UDC's settings for ImageNet (appendix G)."""
         return cls(**{**_paper(126), "l2": 1e-4, "label_smoothing": 0.1, **changes})
+
+    @classmethod
+    def gentle(cls, epochs: int = 3, **changes: Any) -> "Stages":
+        """For a network that `udc_tf.compress` made: it keeps what was fitted, and learns slowly.
+
+        >>> Stages.gentle().epochs
+        (0, 0, 3)
+        """
+        slow = Cosine(1e-4, 0.0)
+        settings = {"epochs": (0, 0, epochs), "start": "kept", "learning_rates": (slow,) * 3}
+        return cls(**{**settings, **changes})
 
     def recovery(self) -> "Stages":
         """Two more epochs for a network that was finetuned so and then made smaller by export.
