@@ -186,10 +186,10 @@ class Architecture:
                 raise ValueError(f"format {content.get('format')!r} instead of {_FORMAT}")
             check_config(content["model"])
             loaded = cls._from_json(content)
+            if not content["has_weights"]:
+                return loaded
         except _DAMAGE as error:
             raise DamagedFileError(path, error, remedy) from error
-        if not content["has_weights"]:
-            return loaded
         weights = _load_weights(path.with_suffix(".npz"), remedy)
         return dataclasses.replace(loaded, weights=weights)
 
