@@ -95,6 +95,15 @@ class Budgets:
             if have is not None
         ]
 
+    def hold(self, compiled: vela.VelaResult) -> bool:
+        """Whether a compiled file is inside all that Vela tells about it."""
+        needs = (
+            (compiled.flash_bytes, self.flash),
+            (compiled.sram_bytes, self.sram),
+            (compiled.cycles, self.cycles),
+        )
+        return all(have is None or need <= have for need, have in needs)
+
     def check_sram(self, compiled: vela.VelaResult, least: int) -> None:
         """Raises a `BudgetError` if the working memory is too large; `least` was reached."""
         if self.sram is not None and compiled.sram_bytes > self.sram:

@@ -181,8 +181,8 @@ def _compile(
     agreed = agreement.check(model, exact, samples)
     path = folder / f"{_NAME}.tflite"
     path.write_bytes(exact.content)
-    system = dataclasses.asdict(budgets.system)
-    compiled = vela.compile_with_vela(path, folder, **system, **options)
+    settings = {**dataclasses.asdict(budgets.system), **options}
+    compiled = vela.compile_with_vela(path, folder, **settings)
     return Compiled(exact, agreed, compiled, compiled.path.read_bytes())
 
 

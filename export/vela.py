@@ -17,12 +17,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from udc_tf.cost.accelerators import DEFAULT, family, require_accelerator
-from udc_tf.export import tflite_file
+from udc_tf.export import tflite_file, vela_names
 from udc_tf.export.errors import CpuOperatorsError, ExportError, VelaError
 from udc_tf.export.work_folder import work_folder
 
 OPTIMISE = ("Performance", "Size")
-SHIPPED_CONFIG = "Arm/vela.ini"  # Vela finds it beside itself
 
 # What Vela falls back on for each family, said aloud.
 _DEFAULTS = {
@@ -133,16 +132,21 @@ class System:
         accelerator: Vela's `--accelerator-config`.
         system_config, memory_mode: of `config`; None takes the family's default.
         config: a user's own vela.ini; None takes the one that Vela ships.
+        sram_limit: bytes that Vela should make do with, as in `compile_with_vela`.
     """
 
     accelerator: str
     system_config: str | None = None
     memory_mode: str | None = None
     config: str | os.PathLike | None = None
+    sram_limit: int | None = None
 
     @classmethod
     def of(cls, targets: Iterable[Any], **given: Any) -> "System":
         """What targets say about the device, and what was given besides; they must agree.
+
+        Raises:
+            ValueError: they do not agree, or Vela's configuration has no such names.
 
         >>> from udc_tf import Flash, Sram
         >>> System.of([Flash("32KiB"), Sram("64KiB", memory_mode="Sram_Only")]).memory_mode
@@ -159,7 +163,12 @@ class System:
                     f"be for it. Received: {', '.join(sorted(map(str, said)))}"
                 )
             found[names.get(name, name)] = said.pop() if said else None
-        return cls(**{**found, "accelerator": found["accelerator"] or DEFAULT})
+        system = cls(**{**found, "accelerator": found["accelerator"] or DEFAULT})
+        config, mode = default_system(system.accelerator)
+        vela_names.require_names(
+            system.system_config or config, system.memory_mode or mode, system.config
+        )
+        return system
 
 
 def default_system(accelerator: str) -> tuple[str, str]:
@@ -226,7 +235,7 @@ def compile_with_vela(
             *("--accelerator-config", accelerator),
             *("--system-config", system_config),
             *("--memory-mode", memory_mode),
-            *("--config", SHIPPED_CONFIG if config is None else os.path.abspath(config)),
+            *("--config", vela_names.SHIPPED if config is None else os.path.abspath(config)),
             *("--optimise", optimise),
             *("--output-dir", "."),
             "--enable-debug-db",

@@ -45,7 +45,7 @@ def compile_within(
     budget = budgets.flash
     if budget is None or made.vela.flash_bytes <= budget:
         if budget is not None and recover is not None:
-            model, made, log = _grown(model, made, compiled_model, budget, grow_rounds, recover)
+            model, made, log = _grown(model, made, compiled_model, budgets, grow_rounds, recover)
         return model, _within_sram(model, made, compiled_model, budgets), log
     layers = tightening.compact_layers(model)
     if layers:
@@ -79,15 +79,16 @@ def _grown(
     model: keras.Model,
     made: Compiled,
     compiled_model: Callable[..., Compiled],
-    budget: int,
+    budgets: Budgets,
     rounds: int,
     recover: Callable[[keras.Model], Any],
 ) -> tuple[keras.Model, Compiled, list[dict[str, Any]]]:
-    """Gives what is left of the flash to where it helps most, as long as the file fits."""
+    """Gives what is left of the flash to where it helps most, as long as all budgets hold."""
     log: list[dict[str, Any]] = []
+    budget, share = budgets.flash or 0, _USED_BY_GROWTH
     while len(log) < rounds and (left := budget - made.vela.flash_bytes) > GROW_FROM * budget:
         larger = copy_of(model)
-        moves = growing.grow(larger, _USED_BY_GROWTH * left, efficiency(made))
+        moves = growing.grow(larger, share * left, efficiency(made))
         if not moves:
             break
         recover(larger)
@@ -101,9 +102,10 @@ def _grown(
                 "flash_bytes_after": remade.vela.flash_bytes,
             }
         )
-        if remade.vela.flash_bytes > budget:
-            break  # the network before it stays
-        model, made = larger, remade
+        if budgets.hold(remade.vela):
+            model, made = larger, remade
+        else:
+            share /= 2  # from the network before it
     return model, made, log
 
 

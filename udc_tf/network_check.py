@@ -83,6 +83,11 @@ def choose_within(search: Any) -> Any:
     return importlib.import_module("udc_tf.export.trials").choose_within(search)
 
 
+def require_smallest(search: Any) -> None:
+    """Raises a `ValueError` if Vela says that not even the smallest network keeps the targets."""
+    importlib.import_module("udc_tf.export.trials").require_smallest(search)
+
+
 def _require(found: Check) -> None:
     found.require()
     if found.on_cpu:

@@ -39,6 +39,8 @@ def test_a_board_gives_what_is_not_said():
         ({"sram": "64KiB", "memory_mode": "Dedicated_Sram"}, "no SRAM besides"),
         ({"cycles": -3.0}, "positive number"),
         ({"vela_config": "nowhere.ini"}, "which is no file"),
+        ({"memory_mode": "Sram"}, "`memory_mode` is one of Sram_Only"),
+        ({"system_config": "Mine"}, "`system_config` is one of Ethos_U55_Deep_Embedded"),
     ],
 )
 def test_refusals(flags, message):

@@ -11,6 +11,7 @@ from udc_tf.cost.boards import BOARDS, Board
 from udc_tf.cost.byte_sizes import parse_bytes
 from udc_tf.cost.device_targets import Cycles, Sram
 from udc_tf.cost.targets import Flash, Macs, Target
+from udc_tf.export import vela
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Device:
                 known["sram"] = parse_bytes(given["sram"])
             found = cls(**known)
             found.targets(None, None)  # for their checks
+            vela.System.of([], accelerator=accelerator, **found.system)
         except ValueError as error:
             raise UsageError(str(error)) from error
         return found

@@ -70,9 +70,12 @@ class BoundSram:
         return self.steps.maps
 
     def cost(self, counts: Counts) -> Any:
-        by_step = self.by_step(counts)
-        largest = by_step.max(-1) if isinstance(by_step, np.ndarray) else tf.reduce_max(by_step, -1)
-        return self.steps.model.sram * largest
+        peaks = self.peaks(counts)
+        return peaks.max(-1) if isinstance(peaks, np.ndarray) else tf.reduce_max(peaks, -1)
+
+    def peaks(self, counts: Counts) -> Any:
+        """What Vela should plan for each step, [..., steps]."""
+        return self.steps.model.sram * self.by_step(counts)
 
     def by_step(self, counts: Counts) -> Any:
         """Bytes that are in use while each step runs, [..., steps]."""

@@ -61,6 +61,11 @@ class Bound:
     def cost(self, counts: Counts) -> Any:
         return self.priced.cost(counts)
 
+    def peaks(self, counts: Counts) -> Any:
+        """What must be inside the budget, one by one, [..., peaks]; the cost is the largest."""
+        several = getattr(self.priced, "peaks", None)
+        return several(counts) if several else self.cost(counts)[..., None]
+
 
 @dataclasses.dataclass(frozen=True)
 class Flash:

@@ -249,7 +249,7 @@ class SearchModel(StopsBetweenSteps, workers.TrainsInLockstep, keras.Model):
         """
         if not self.compiled:
             raise ValueError("Call `compile` before `fit`, at least with a loss.")
-        self.problem.require_device()
+        self.problem.require_device(self)
         for labels in (y, training_data.labels_of(validation_data)):
             training_data.check_class_numbers(labels, self.loss, self.network)
         validation_batch_size = validation_batch_size or batch_size

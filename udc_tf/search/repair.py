@@ -6,6 +6,7 @@ those that cost least probability first, until every target holds and the budget
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -34,8 +35,33 @@ class Budget:
         """[decisions, options]"""
         return self._largest(lambda m: m.counts_of_moves(chosen))
 
+    def uses_after_moves(self, chosen: np.ndarray) -> np.ndarray:
+        """The shares of all targets together, [decisions, options]."""
+        shares = [t.cost(t.maps.counts_of_moves(chosen)) / t.budget for t in self.targets]
+        return np.sum(shares, axis=0)
+
+    def gains(self, chosen: np.ndarray) -> np.ndarray:
+        """How much of what is too much each single change takes away, [decisions, options].
+
+        Of a cost that is a peak over several steps every step counts that is over: two peaks of one
+        height come down one after the other. Nobody gains by going far below a budget.
+        """
+        found: Any = 0.0
+        for target in self.targets:
+            maps = target.maps
+            now = _excess(target, maps.counts(maps.one_hot(chosen)))
+            found = found + now - _excess(target, maps.counts_of_moves(chosen))
+        return found
+
     def after_pairs(self, chosen: np.ndarray, first: int, second: int) -> np.ndarray:
         return self._largest(lambda m: m.counts_of_pairs(chosen, first, second))
+
+
+def _excess(target: BoundTarget, counts: Counts) -> np.ndarray:
+    """By which shares of its budget a target, or each peak of it, is above what is enough."""
+    peaks = getattr(target, "peaks", None)
+    costs = peaks(counts) if peaks else target.cost(counts)[..., None]
+    return np.maximum(costs / target.budget - _ENOUGH, 0.0).sum(-1)
 
 
 def extreme(target: BoundTarget, plan: Plan, smallest: bool) -> np.ndarray:
@@ -128,11 +154,9 @@ def _move(chosen: np.ndarray, flat_index: int | np.integer, options: int) -> np.
 def _shrink(chosen: np.ndarray, log_pi: np.ndarray, budget: Budget) -> np.ndarray | None:
     options = log_pi.shape[1]
     for _ in range(len(chosen) * options):
-        ratio = budget.ratio(chosen)
-        if ratio <= 1:
+        if budget.ratio(chosen) <= 1:
             return chosen
-        # No credit for going far below the budget: what is needed is what counts.
-        gain = np.minimum(ratio - budget.after_moves(chosen), ratio - _ENOUGH)
+        gain = budget.gains(chosen)
         losses = np.maximum(_losses(chosen, log_pi), 1e-6)
         price = np.where(
             (gain > 1e-9) & np.isfinite(losses), losses / np.maximum(gain, 1e-9), np.inf
@@ -150,7 +174,9 @@ def _fill(chosen: np.ndarray, log_pi: np.ndarray, budget: Budget) -> np.ndarray:
         if ratio >= _ENOUGH:
             return chosen
         after, losses = budget.after_moves(chosen), _losses(chosen, log_pi)
-        gain = np.where(after <= 1, after - ratio, 0.0)
+        # Where one target is nearly used up, the others may have room that is worth having.
+        uses = budget.uses_after_moves(chosen)
+        gain = np.where(after <= 1, uses - uses[0, chosen[0]], 0.0)
         usable = (gain > 1e-6) & np.isfinite(losses)
         if usable.any():
             price = np.where(usable, np.maximum(losses, 1e-6) / np.maximum(gain, 1e-9), np.inf)

@@ -1,0 +1,102 @@
+"""How well flash, working memory and cycles are predicted for files that nothing was fitted to.
+
+    python -m benchmarks.device_prediction
+    python -m benchmarks.device_prediction --networks=resnet8
+
+For each network configurations of the space `ethos_u55` near a flash budget are compiled for four
+accelerators. For each the coefficients are fitted to the first of them and asked about the others.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from absl import flags
+
+from benchmarks import harness
+from benchmarks.harness import Row, Rows, table
+from benchmarks.networks import NETWORKS
+from benchmarks.size_prediction import BUDGETS, summary
+from udc_tf.cost.device_targets import Cycles, Sram
+from udc_tf.cost.priced_network import Plan
+from udc_tf.cost.targets import Flash, Target
+from udc_tf.export import size_fit, vela
+from udc_tf.export.device_fit import fit_device
+from udc_tf.search.make import searchable
+
+ACCELERATORS = ("ethos-u55-64", "ethos-u55-256", "ethos-u65-256", "ethos-u85-256")
+ATTRIBUTES = {"flash": "flash_bytes", "sram": "sram_bytes", "cycles": "cycles"}
+COSTS = tuple(ATTRIBUTES)
+
+
+def measure(name: str, fitted_count: int, held_out: int) -> Row:
+    search = searchable(NETWORKS[name](), "ethos_u55", Flash(BUDGETS[name]))
+    rng = np.random.default_rng(0)
+    systems = {accelerator: vela.System(accelerator) for accelerator in ACCELERATORS}
+    rows: dict[str, list[size_fit.Measurement]] = {accelerator: [] for accelerator in systems}
+    for chosen in size_fit.configurations_near(search, fitted_count + held_out, rng):
+        exact = size_fit.trial_network(search, chosen, rng)
+        for accelerator, system in systems.items():
+            found = size_fit.compiled_measurement(search, chosen, exact, system)
+            rows[accelerator].append(found)
+        print(f"{name}: {len(rows[accelerator])} of {fitted_count + held_out}", flush=True)
+    plan = search.problem.plan
+    return {a: compare(a, r[:fitted_count], r[fitted_count:], plan) for a, r in rows.items()}
+
+
+def compare(
+    accelerator: str,
+    fitted: Sequence[size_fit.Measurement],
+    unseen: Sequence[size_fit.Measurement],
+    plan: Plan,
+) -> Row:
+    """Errors on the unseen files of what was fitted to the others."""
+    model = fit_device(fitted, plan, vela.System(accelerator), size_fit.fit(list(fitted)))
+    targets: tuple[Target, ...] = (
+        Flash(1, accelerator, model.size),
+        Sram(1, accelerator, device_model=model),
+        Cycles(1, accelerator, device_model=model),
+    )
+    chosen = np.array([row.options for row in unseen])
+    row: Row = {}
+    for cost, one in zip(COSTS, targets, strict=True):
+        bound = one.bind(plan)
+        predicted = bound.cost(bound.maps.counts(bound.maps.one_hot(chosen)))
+        compiled = np.array([getattr(m, ATTRIBUTES[cost]) for m in unseen])
+        row[cost] = summary(predicted / compiled - 1) | {
+            "predicted": [round(float(p)) for p in predicted],
+            "compiled": compiled.tolist(),
+        }
+    return row
+
+
+def report(rows: Mapping[str, Row]) -> str:
+    def cells(row: Row) -> list[str]:
+        return [f"{row[c]['mean_absolute']:.1%}, {row[c]['worst']:.1%}" for c in COSTS]
+
+    head = ("network", "accelerator", *(f"{cost}: mean, worst error" for cost in COSTS))
+    lines = [(n, a, *cells(row)) for n, by_npu in rows.items() for a, row in by_npu.items()]
+    for accelerator in ACCELERATORS:
+        together = [by_npu[accelerator] for by_npu in rows.values()]
+        lines.append(("all", accelerator, *cells({c: over_all(together, c) for c in COSTS})))
+    return table(head, lines)
+
+
+def over_all(rows: Sequence[Row], cost: str) -> dict[str, float]:
+    """The errors of several networks together."""
+    predicted = np.concatenate([row[cost]["predicted"] for row in rows])
+    return summary(predicted / np.concatenate([row[cost]["compiled"] for row in rows]) - 1)
+
+
+def run(rows: Rows) -> str:
+    given = flags.FLAGS
+    for name in given.networks:
+        rows.once(name, functools.partial(measure, name, given.fitted, given.held_out))
+    return harness.write(rows.path.with_suffix(".md"), report(rows.read()))
+
+
+if __name__ == "__main__":
+    flags.DEFINE_list("networks", ["resnet8", "ds_cnn", "cnn28"], "Of the benchmark's networks.")
+    flags.DEFINE_integer("fitted", 16, "Configurations for the fit.")
+    flags.DEFINE_integer("held_out", 8, "Configurations for the comparison.")
+    harness.main(run, "device_prediction")

@@ -1,0 +1,96 @@
+"""What Vela says before the first step, and while unused flash is given to layers."""
+
+import dataclasses
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+from keras import layers as kl
+
+import udc_tf
+import udc_tf.export
+from udc_tf.export import trials, vela
+from udc_tf.export.budgets import Budgets
+from udc_tf.search.make import searchable
+
+SPACE = udc_tf.SearchSpace(widths=(0.5, 1.0), bits=(2, 4, 8), sparsities=(0.3, 1.0))
+INI = "[System_Config.Mine]\n[Memory_Mode.All_In_Sram]\n"
+
+
+def network() -> keras.Model:
+    keras.utils.set_random_seed(0)
+    x = inputs = keras.Input((8, 8, 4))
+    x = kl.Conv2D(32, 3, padding="same", activation="relu", name="one")(x)
+    x = kl.Conv2D(32, 3, padding="same", activation="relu", name="two")(x)
+    x = kl.GlobalAveragePooling2D(name="pool")(x)
+    return keras.Model(inputs, kl.Dense(5, name="head")(x), name="network")
+
+
+def fit(target) -> None:
+    search = udc_tf.make_searchable(network(), SPACE, target)
+    search.compile(loss="mse")
+    search.fit(np.zeros((4, 8, 8, 4), "float32"), np.zeros((4, 5), "float32"), verbose=0)
+
+
+class TestBeforeTraining:
+    def test_what_the_smallest_network_needs_by_vela_is_told(self):
+        low = udc_tf.DeviceModel(sram=0.1, fitted=True)  # a tenth of what it will be
+        with pytest.raises(ValueError, match=r"the smallest needs, .* of 500 bytes of SRAM\. Rec"):
+            fit(udc_tf.Sram(500, device_model=low))
+
+    def test_names_that_vela_does_not_have(self, tmp_path: pathlib.Path):
+        with pytest.raises(ValueError, match=r"`memory_mode` is one of Sram_Only, .*'Sram'"):
+            fit(udc_tf.Sram("64KiB", memory_mode="Sram"))
+        own = tmp_path / "vela.ini"
+        own.write_text(INI)
+        settings = {"memory_mode": "All_In_Sram", "vela_config": str(own)}
+        with pytest.raises(ValueError, match=r"`system_config` is one of Mine, as .*High_End"):
+            fit(udc_tf.Sram("64KiB", **settings))
+        system = vela.System.of([udc_tf.Sram("64KiB", system_config="Mine", **settings)])
+        assert system.config == str(own)
+        own.write_text("no section")
+        with pytest.raises(ValueError, match="File contains no section headers"):
+            vela.System.of([], vela_config=own)
+        with pytest.raises(ValueError, match="which is no file"):
+            vela.System.of([], vela_config=tmp_path / "other.ini")
+
+
+class TestTrials:
+    def test_of_two_targets_the_one_that_binds_is_used(self):
+        targets = [udc_tf.Flash("9000B"), udc_tf.Sram("5KiB"), udc_tf.Macs(5e6)]
+        search = searchable(network(), SPACE, targets)
+        chosen = trials.choose_within(search)
+        trial = trials._try(search, chosen)
+        assert trial.holds and trial.use > 0.8
+        assert trial.needs[2] is None  # no compiler counts it
+
+
+class TestGrowing:
+    def test_all_budgets_hold(self, tmp_path: pathlib.Path):
+        tiny = udc_tf.compact(network(), width=1.0, bits=2, nonzeros=0.3)
+        data = np.random.default_rng(0).normal(size=(4, 8, 8, 4)).astype("float32")
+        trained = []
+        settings = {"calibration": data, "recover": trained.append, "grow_rounds": 2}
+
+        def cycles(result):
+            return result.manifest["estimated_cycles"]
+
+        plain = udc_tf.export.export(tiny, tmp_path, udc_tf.Flash("64KiB"), data)
+        flash = udc_tf.Flash(2 * plain.flash_bytes)
+        grown = udc_tf.export.export(tiny, tmp_path, flash, **settings)
+        assert plain.flash_bytes < grown.flash_bytes <= flash.budget
+        assert len(trained) == len(grown.report["tightening"]) > 0
+        # More weights are read for longer; where cycles do not allow that, they stay out.
+        few = udc_tf.Cycles(cycles(plain) + 0.1 * (cycles(grown) - cycles(plain)))
+        kept = udc_tf.export.export(tiny, tmp_path, [flash, few], **settings)
+        assert cycles(plain) <= cycles(kept) <= few.budget < cycles(grown)
+
+    def test_a_budget_that_does_not_hold(self, tmp_path: pathlib.Path):
+        budgets = Budgets.of([udc_tf.Flash("1KiB"), udc_tf.Sram("1KiB"), udc_tf.Cycles(1000)])
+        compiled = vela.VelaResult(
+            tmp_path, 1024, 1024, (), 1000, 1.0, 0, 0, (), (), "ethos-u55-128", "", "", ""
+        )
+        assert budgets.hold(compiled)
+        for name in ("flash_bytes", "sram_bytes", "cycles"):
+            assert not budgets.hold(dataclasses.replace(compiled, **{name: 1025}))
