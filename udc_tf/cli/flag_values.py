@@ -22,6 +22,7 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "search_epochs": (lambda n: n >= 1, "at least 1"),
     "warmup": (lambda n: 0 <= n < 1, "at least 0 and below 1"),
     "samples": (lambda n: n >= 1, "at least 1"),
+    "samples_per_pass": (lambda n: n >= 1, "at least 1"),
     "certainty": (lambda n: 0 <= n < math.inf, "a number, at least 0"),
     "size_compiles": (lambda n: n >= 0, "at least 0"),
     "batch_size": (lambda n: n >= 1, "at least 1"),

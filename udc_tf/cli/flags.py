@@ -42,6 +42,7 @@ _OPTIONS = (
     ("search_epochs", _INTEGER, "Epochs of warm-up and search together."),
     ("warmup", _FLOAT, "Share of them for the warm-up. Default: 0.2; several budgets: 2/3."),
     ("samples", _INTEGER, "Monte-Carlo samples per step of the search."),
+    ("samples_per_pass", _INTEGER, "How many of them at a time: fewer need less memory."),
     ("certainty", _FLOAT, "Of the search's first guess; 0: none, uniform as in the paper."),
     ("size_compiles", _INTEGER, "Networks compiled to fit the size model. Default: 8; 0: none."),
     ("batch_size", _INTEGER, "Of search and finetuning."),

@@ -53,6 +53,7 @@ class Options:
     search_epochs: int | None = None
     warmup: float | None = None
     samples: int | None = None
+    samples_per_pass: int | None = None
     certainty: float | None = None
     size_compiles: int | None = None
     batch_size: int | None = None
@@ -253,10 +254,9 @@ def resolve(options: Options, needs_budget: bool = True) -> Run:
         changes["space"] = flag_values.space(options.given(), recipe)
         seed = options.seed or 0
         search = dataclasses.replace(recipe.search, seed=seed)
-        for name in ("samples", "warmup", "certainty"):
-            if (value := getattr(options, name)) is not None:
-                search = dataclasses.replace(search, **{name: value})
-        changes["search"] = search
+        of_search = ("samples", "samples_per_pass", "warmup", "certainty")
+        given = {n: v for n in of_search if (v := getattr(options, n)) is not None}
+        changes["search"] = dataclasses.replace(search, **given)
         changes["stages"] = flag_values.stages(options.given(), recipe)
     except UsageError:
         raise

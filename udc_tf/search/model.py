@@ -19,6 +19,7 @@ from udc_tf.search import decisions, setting_out
 from udc_tf.search.changes import DecisionChange, changes_of, table_of
 from udc_tf.search.followers import rank_anew
 from udc_tf.search.linking import link_layer
+from udc_tf.search.passes import check_loss
 from udc_tf.search.problem import SearchProblem
 from udc_tf.search.reachable import Reachable, reachable
 from udc_tf.search.run_plan import SetOut, StopsBetweenSteps, plan_run, training_state, with_last
@@ -181,6 +182,7 @@ class SearchModel(StopsBetweenSteps, workers.TrainsInLockstep, keras.Model):
             decision_optimizer: of the decisions. Default: Adam, its rate from the run's length.
             range_optimizer: of the quantization ranges. Default: Adam with 1e-3.
         """
+        check_loss(loss, self.settings.samples_per_pass)
         if optimizer is None:
             rate = schedules.CosineOverRun(warmup=self.settings.warmup)
             optimizer = keras.optimizers.SGD(rate, momentum=0.9)
@@ -199,12 +201,9 @@ class SearchModel(StopsBetweenSteps, workers.TrainsInLockstep, keras.Model):
             auto_scale_loss,
         )
         if self.network.built:
-            self._build_optimizers()
-
-    def _build_optimizers(self) -> None:
-        self.optimizer.build(self.trainable_variables)
-        self.decision_optimizer.build([self.state.logits])
-        self.range_optimizer.build(self.ranges)
+            self.optimizer.build(self.trainable_variables)
+            self.decision_optimizer.build([self.state.logits])
+            self.range_optimizer.build(self.ranges)
 
     @property
     def kernel_layers(self) -> list[SearchableKernel]:

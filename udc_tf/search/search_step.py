@@ -8,9 +8,9 @@ import tensorflow as tf
 from udc_tf.quantize import ranking
 from udc_tf.search import decisions
 from udc_tf.search.followers import followers_of
+from udc_tf.search.passes import task_in_passes
 from udc_tf.search.samples import repeated
 from udc_tf.search.state import Now
-from udc_tf.training import divergence
 from udc_tf.training.loss_scaling import unscaled
 
 if TYPE_CHECKING:
@@ -19,37 +19,33 @@ if TYPE_CHECKING:
 
 def search_step(search: "SearchModel", data: Any) -> dict[str, tf.Tensor]:
     """Trains a `SearchModel` on one batch and returns the logs."""
-    if search.settings.full_batches:
-        data = repeated(data, search.settings.samples)
+    settings = search.settings
+    if settings.full_batches:
+        data = repeated(data, settings.samples)
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     now = search.state.schedule()
     _refresh_if_due(search)
-    weights, ranges = search.trainable_variables, search.ranges
+    logits = search.state.logits.value
+    # Every replica adds its gradient; together they are to count once, as the task does.
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
     with tf.GradientTape() as tape:
-        for variable in (search.state.logits, *ranges):
-            tape.watch(variable.value)
+        tape.watch(logits)
         z = search.state.draw(now)
-        y_pred = search.predict_by_samples(x, z)
-        task_loss = search.compute_loss(
-            x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True
-        )
         ratios = search.cost_ratios(z)
         size_loss = tf.reduce_mean(tf.abs(ratios - 1.0))
-        settings = search.settings
         size_term = settings.strength * size_loss
         if settings.price:
             size_term = search.state.price.value * tf.reduce_mean(ratios)
-        # Every replica adds its gradient; together they are to count once, as the task does.
-        replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        loss = task_loss + size_term / replicas
-        loss = search.optimizer.scale_loss(divergence.checked_finite(loss, x))
-    sources = [v.value for v in (search.state.logits, *ranges, *weights)]
-    gradients = tape.gradient(loss, sources, unconnected_gradients="zero")
-    _apply(search, gradients, ranges, weights, now)
+        size_term = search.optimizer.scale_loss(size_term / replicas)
+    task = task_in_passes(search, z, data)
+    of_logits = tape.gradient(
+        [z, size_term], logits, output_gradients=[task.of_samples, tf.ones_like(size_term)]
+    )
+    _apply(search, of_logits, task.of_ranges, task.of_weights, now)
     for metric in search.metrics:
         if metric.name == "loss":
-            metric.update_state(task_loss * replicas)
-    logs = search.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+            metric.update_state(task.loss * replicas)
+    logs = search.compute_metrics(x, y, task.outputs, sample_weight=sample_weight)
     decided = _decision_logs(search, now)
     if settings.price:
         sizes = tf.stack([decided["argmax_ratio"], decided["expected_ratio"]])
@@ -59,16 +55,15 @@ def search_step(search: "SearchModel", data: Any) -> dict[str, tf.Tensor]:
 
 def _apply(
     search: "SearchModel",
-    gradients: list[tf.Tensor],
-    ranges: list[keras.Variable],
-    weights: list[keras.Variable],
+    of_logits: tf.Tensor,
+    of_ranges: list[tf.Tensor],
+    of_weights: list[tf.Tensor],
     now: Now,
 ) -> None:
-    own = unscaled(search.optimizer, gradients[: 1 + len(ranges)])
-    of_logits, of_ranges = own[0], own[1:]
-    search.optimizer.apply(gradients[1 + len(ranges) :], weights)
-    if ranges:
-        search.range_optimizer.apply(of_ranges, ranges)
+    of_logits, *of_ranges = unscaled(search.optimizer, [of_logits, *of_ranges])
+    search.optimizer.apply(of_weights, search.trainable_variables)
+    if of_ranges:
+        search.range_optimizer.apply(of_ranges, search.ranges)
     # Frozen during the warm-up: without gradient, and with the optimizer's clock put back to zero,
     # so that it starts afresh afterwards. (No tf.cond: replicas cannot synchronise in one.)
     of_logits = tf.where(now.warming_up, tf.zeros_like(of_logits), of_logits)

@@ -23,6 +23,8 @@ class SearchSettings:
             them make the decisions' gradient less noisy, and leave each fewer images.
         full_batches: every sample is trained on the whole batch, as in the paper, instead of on its
             slice: exacter, and a step costs as many plain ones as there are samples.
+        samples_per_pass: how many of them are computed together; all by default. Fewer need less
+            memory and take a little longer; the result is the same.
         tau: temperature of the samples, which falls exponentially. Low values make a sample nearly
             one single option, as the deployed network is, but its gradient noisier.
         vartheta: the share of decisions sampled so that the most likely option wins, which rises
@@ -71,6 +73,7 @@ class SearchSettings:
 
     samples: int = 4
     full_batches: bool = False
+    samples_per_pass: int | None = None
     tau: tuple[float, float] = (0.66, 0.1)
     vartheta: tuple[float, float] = (0.0, 0.5)
     xi: tuple[float, float] = (0.1, 1.0)
@@ -114,6 +117,9 @@ class SearchSettings:
         for name in ("samples", "rejection_draws", "mask_refresh"):
             value = getattr(self, name)
             check(is_whole(value) and value >= 1, name, "a whole number, at least 1")
+        together = 1 if self.samples_per_pass is None else self.samples_per_pass
+        divides = is_whole(together) and together >= 1 and self.samples % together == 0
+        check(divides, "samples_per_pass", f"a divisor of `samples`, {self.samples}, or None")
         check(is_whole(self.seed) and 0 <= self.seed < 2**32, "seed", "a whole number below 2**32")
         check(min(self.tau) > 0, "tau", "positive")
         check(0 <= min(self.vartheta) <= max(self.vartheta) <= 1, "vartheta", "between 0 and 1")
