@@ -5,6 +5,7 @@ may as well come one after the other, and what lives at once, kernels and activa
 pass needs.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -49,7 +50,7 @@ def task_in_passes(search: "SearchModel", z: tf.Tensor, data: Any) -> TaskGradie
         rows = tf.range(filled * first // samples, filled * (first + together) // samples)
         # Waits for the pass before: else all would begin at once, and nothing be saved.
         with tf.control_dependencies(_tensors(done[-1:])):
-            part = training_data.each(lambda t, rows=rows: tf.gather(t, rows % size), data)
+            part = training_data.each(functools.partial(tf.gather, indices=rows % size), data)
             share = tf.cast(tf.size(rows), tf.float32) / tf.cast(filled, tf.float32)
             given = _one_pass(search, z[first : first + together], part, share)
             done[:] = [*done[:-1], _added(done[-1], given)] if done else [given]
