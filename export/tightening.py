@@ -7,7 +7,7 @@ first. Bytes beyond those that are needed are a loss, not a gain, so that the bu
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import keras
 import numpy as np
@@ -44,6 +44,7 @@ def tighten(
     bytes_to_save: float,
     efficiency: Mapping[str, float],
     probabilities: Probabilities | None = None,
+    only: Collection[str] | None = None,
 ) -> list[Move]:
     """Changes `model` until it should have become smaller by `bytes_to_save`.
 
@@ -52,11 +53,12 @@ def tighten(
         bytes_to_save: of encoded weights.
         efficiency: layer -> what Vela stored over the entropy of the codes, from the last compile.
         probabilities: decision -> option -> probability, from the search.
+        only: names of the layers to change; all by default.
 
     Returns:
         What was done, layer by layer; empty if nothing smaller is possible.
     """
-    layers = {layer.name: layer for layer in compact_layers(model)}
+    layers = {x.name: x for x in compact_layers(model) if only is None or x.name in only}
 
     def moves_of(name: str) -> list[Move]:
         return _moves(layers[name], efficiency.get(name, 1.1), probabilities or {})

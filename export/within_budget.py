@@ -7,6 +7,7 @@ from typing import Any
 import keras
 from absl import logging
 
+from udc_tf.cost.steps import Engine
 from udc_tf.export import growing, size_truth, tightening, two_tensors, vela
 from udc_tf.export.budgets import Budgets
 from udc_tf.export.errors import BudgetError
@@ -17,6 +18,9 @@ from udc_tf.finetune.whole_biases import make_biases_whole
 
 GROW_FROM = 0.05  # of the flash budget unused
 _MARGIN = 1.02  # of what is to be saved in a round of tightening
+_WAITS = (
+    1.5  # an operator that takes less than this times the reading of its weights waits for them
+)
 _USED_BY_GROWTH = 0.95  # of what is left: what coding makes of it is known only afterwards
 
 
@@ -39,40 +43,83 @@ def compile_within(
     recover: Callable[[keras.Model], Any] | None,
     probabilities: Probabilities | None,
 ) -> tuple[keras.Model, Compiled, list[dict[str, Any]]]:
-    """Compiles, and tightens until the file fits; the network, what was made of it, the rounds."""
+    """Compiles, tightens until flash and cycles fit; the network, what it became, the rounds."""
     made = compiled_model(model)
     log: list[dict[str, Any]] = []
-    budget = budgets.flash
-    if budget is None or made.vela.flash_bytes <= budget:
-        if budget is not None and recover is not None:
+    excess = _excess(made, budgets)
+    if excess is None:
+        if budgets.flash is not None and recover is not None:
             model, made, log = _grown(model, made, compiled_model, budgets, grow_rounds, recover)
         return model, _within_sram(model, made, compiled_model, budgets), log
-    layers = tightening.compact_layers(model)
-    if layers:
+    adjustable = bool(tightening.compact_layers(model))
+    if adjustable:
         model = copy_of(model)  # the caller's network stays as it is
-    while (now := made.vela.flash_bytes) > budget:
-        excess = now - budget
-        rest = now - made.vela.encoded_weight_bytes
-        if not layers or len(log) >= rounds or rest >= budget:
-            raise BudgetError(_over_budget(now, budget, rest, bool(layers), len(log)))
-        moves = tightening.tighten(model, excess * _MARGIN + 16, efficiency(made), probabilities)
+    while adjustable and excess is not None and len(log) < rounds and excess.can_be_saved:
+        wanted = excess.weights * _MARGIN + 16
+        moves = tightening.tighten(model, wanted, efficiency(made), probabilities, excess.layers)
         if not moves:
-            raise BudgetError(_over_budget(now, budget, rest, True, len(log)))
+            break
         if recover is not None:
             recover(model)
         _settle_arithmetic(model)
-        entry: dict[str, Any] = {"flash_bytes_before": now, "excess_bytes": excess}
-        entry["moves"] = [dataclasses.asdict(m) for m in moves]
-        made = compiled_model(model)
-        log.append({**entry, "flash_bytes_after": made.vela.flash_bytes})
-        logging.info(
-            "Tightened %d layers: %d -> %d bytes, budget %d",
-            len(moves),
-            now,
-            made.vela.flash_bytes,
-            budget,
+        before, made = made, compiled_model(model)
+        log.append(
+            {
+                "flash_bytes_before": before.vela.flash_bytes,
+                "cycles_before": before.vela.cycles,
+                "excess_bytes": round(excess.weights),
+                "moves": [dataclasses.asdict(m) for m in moves],
+                "flash_bytes_after": made.vela.flash_bytes,
+                "cycles_after": made.vela.cycles,
+            }
         )
+        logging.info(
+            "Tightened %d layers: %d -> %d bytes, %d -> %d cycles",
+            len(moves),
+            before.vela.flash_bytes,
+            made.vela.flash_bytes,
+            before.vela.cycles,
+            made.vela.cycles,
+        )
+        excess = _excess(made, budgets)
+    if budgets.flash is not None and made.vela.flash_bytes > budgets.flash:
+        raise BudgetError(_over_budget(made, budgets.flash, adjustable, len(log)))
     return model, _within_sram(model, made, compiled_model, budgets), log
+
+
+@dataclasses.dataclass(frozen=True)
+class _Excess:
+    """What is too much, as bytes of weights, and where they can be saved: anywhere, if None."""
+
+    weights: float
+    available: int
+    layers: frozenset[str] | None = None
+
+    @property
+    def can_be_saved(self) -> bool:
+        return self.weights < self.available
+
+
+def _excess(made: Compiled, budgets: Budgets) -> _Excess | None:
+    """Flash that is too much; or cycles, which fall with the weights where these are waited for."""
+    compiled = made.vela
+    if budgets.flash is not None and (over := compiled.flash_bytes - budgets.flash) > 0:
+        return _Excess(over, compiled.encoded_weight_bytes)
+    if budgets.cycles is not None and (late := compiled.cycles - budgets.cycles) > 0:
+        pace = Engine.of(budgets.accelerator).weights
+        waited = {
+            _layer(made, operator.index): operator.weight_bytes
+            for operator in compiled.operators
+            if operator.cycles * pace < _WAITS * operator.weight_bytes
+        }
+        return _Excess(late * pace, sum(waited.values()), frozenset(waited))
+    return None
+
+
+def _layer(made: Compiled, index: int) -> str:
+    """The layer that an operator of the file is for."""
+    suffix = two_tensors.SUFFIX if made.exact.shifts else ""
+    return made.exact.network.steps[index].name.removesuffix(suffix)
 
 
 def _grown(
@@ -155,7 +202,9 @@ def efficiency(made: Compiled) -> dict[str, float]:
     return {layer: ratio for layer, ratio in found.items() if ratio}
 
 
-def _over_budget(need: int, budget: int, rest: int, adjustable: bool, rounds: int) -> str:
+def _over_budget(made: Compiled, budget: int, adjustable: bool, rounds: int) -> str:
+    need = made.vela.flash_bytes
+    rest = need - made.vela.encoded_weight_bytes
     text = (
         f"The compiled network does not fit: it needs {need:,} bytes of flash, the budget is "
         f"{budget:,}, {need - budget:,} too many. {rest:,} of them are commands, scales and "

@@ -66,6 +66,18 @@ class TestTrials:
         assert trial.needs[2] is None  # no compiler counts it
 
 
+class TestTightening:
+    def test_cycles_of_operators_that_wait_for_their_weights(self, tmp_path: pathlib.Path):
+        tiny = udc_tf.compact(network(), width=1.0, bits=8, nonzeros=1.0)
+        data = np.random.default_rng(0).normal(size=(4, 8, 8, 4)).astype("float32")
+        plain = udc_tf.export.export(tiny, tmp_path, calibration=data)
+        few = udc_tf.Cycles(0.9 * plain.manifest["estimated_cycles"])
+        tight = udc_tf.export.export(tiny, tmp_path, few, data)
+        assert 0.95 * few.budget < tight.manifest["estimated_cycles"] <= few.budget
+        changed = {m["layer"] for r in tight.report["tightening"] for m in r["moves"]}
+        assert changed and "one" not in changed  # which has more to multiply than to read
+
+
 class TestGrowing:
     def test_all_budgets_hold(self, tmp_path: pathlib.Path):
         tiny = udc_tf.compact(network(), width=1.0, bits=2, nonzeros=0.3)
