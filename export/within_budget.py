@@ -21,6 +21,9 @@ _MARGIN = 1.02  # of what is to be saved in a round of tightening
 _WAITS = (
     1.5  # an operator that takes less than this times the reading of its weights waits for them
 )
+# A round that was not enough had been asked for too little: on large networks Vela's coding moves
+# by more than what is left to save, and asking for just that again led nowhere.
+_MORE_EACH_ROUND = 1.5
 _USED_BY_GROWTH = 0.95  # of what is left: what coding makes of it is known only afterwards
 
 
@@ -55,7 +58,7 @@ def compile_within(
     if adjustable:
         model = copy_of(model)  # the caller's network stays as it is
     while adjustable and excess is not None and len(log) < rounds and excess.can_be_saved:
-        wanted = excess.weights * _MARGIN + 16
+        wanted = excess.weights * _MARGIN * _MORE_EACH_ROUND ** len(log) + 16
         moves = tightening.tighten(model, wanted, efficiency(made), probabilities, excess.layers)
         if not moves:
             break

@@ -9,8 +9,8 @@ take it for an NPU (`runners/arm.py`); it has not been compared with silicon or 
 A file may come from anywhere: whatever it holds, loading and running it end in a result or in an
 `NpuError`. Before anything is allocated or computed, sizes are held to limits that no network for
 an Ethos-U55 comes near: 64 MiB for the file's buffers, for the arena, and for inputs and outputs;
-half a million command words; 8 million weights in a stream; 512 MiB of intermediate results (11
-million elements of one operation's input and output); and `work_limit`, about 20 seconds per
+half a million command words; 16 million weights in a stream; 512 MiB of intermediate results (11
+million elements of one operation's input and output); and `work_limit`, about 50 seconds per
 inference. benchmarks/fuzz.py tries to prove this wrong.
 """
 

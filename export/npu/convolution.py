@@ -20,7 +20,7 @@ from udc_tf.export.npu.registers import Kernel
 from udc_tf.export.npu.scaling import rescale
 from udc_tf.export.npu.weight_order import WeightShape
 
-_STREAM_LIMIT = 1 << 23
+_STREAM_LIMIT = 1 << 24
 _ZEROS_PER_BIT = 32  # no stream bit can stand for more weights
 _BYTES_PER_WEIGHT = 2  # no encoder needs more: stored plainly, a weight takes 9 bits
 _STREAM_SLACK = 4096  # bytes, for headers and alignment

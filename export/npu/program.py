@@ -31,7 +31,7 @@ from udc_tf.export.npu.operations import (
 from udc_tf.export.npu.registers import Registers
 from udc_tf.export.npu.streams import Span
 
-WORK_LIMIT = 2 * 10**11  # multiply-adds of one inference: about 20 seconds on a host
+WORK_LIMIT = 5 * 10**11  # multiply-adds of one inference: about 50 seconds on a host
 SHRAM = "SHRAM"
 _PER_MASK_BYTE = 20
 _PER_PAIR = 2 * 10**5  # two accesses compared
