@@ -16,6 +16,7 @@ from udc_tf.export import (
     dense_scale,
     distinct_kernels,
     folding,
+    product_scale,
     ranges,
     simulation,
     table_scale,
@@ -100,6 +101,7 @@ def to_int8(
     if calibration is not None:
         samples = ranges.take_samples(calibration, network, getattr(model, "input", None))
     network, quantizations = ranges.quantize_values(network, samples)
+    product_scale.settle(network, quantizations)
     table_scale.settle(network, quantizations)
     for step in network.kernels:
         scales = [quantizations[i].scale for i in (step.inputs[0], step.output)]

@@ -3,8 +3,9 @@
 It executes the Vela command stream and matches TFLite Micro bit for bit, but for what Vela itself
 computes otherwise: its multipliers of MUL, and of a FULLY_CONNECTED with one scale for all weights,
 come from products in float32, TFLM's in float64, which puts about one output in a million off by
-one. `udc_tf.export.dense_scale` keeps our own dense layers clear of that. Arm's own TFLM and driver
-take it for an NPU (`runners/arm.py`); it has not been compared with silicon or with Arm's models.
+one. `udc_tf.export.dense_scale` and `product_scale` keep nearly all of our own clear of that. Arm's
+own TFLM and driver take it for an NPU (`runners/arm.py`); it has not been compared with silicon or
+with Arm's models.
 
 A file may come from anywhere: whatever it holds, loading and running it end in a result or in an
 `NpuError`. Before anything is allocated or computed, sizes are held to limits that no network for
