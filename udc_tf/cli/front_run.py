@@ -1,8 +1,9 @@
 """Several budgets at once: one warm-up, then a search for each."""
 
+import dataclasses
 import shutil
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from udc_tf.cli.options import Run
 from udc_tf.cli.training_steps import (
@@ -13,6 +14,7 @@ from udc_tf.cli.training_steps import (
 )
 from udc_tf.cli.usage import Say, UsageError
 from udc_tf.cli.workdir import WorkDir
+from udc_tf.cost.targets import Target
 from udc_tf.files import replaced_atomically
 from udc_tf.search.front import set_out_for_all, shared_epochs
 from udc_tf.training.workers import Workers
@@ -29,6 +31,12 @@ def _flash(run: Run) -> int:
     if run.flash_target is None:
         raise UsageError("A front is of several --flash budgets. Received: none")
     return run.flash_target.budget
+
+
+def _with_budgets(fitted: Sequence[Target], own: Sequence[Target]) -> list[Target]:
+    """Targets with the costs of the first and the budgets of the second."""
+    pairs = zip(fitted, own, strict=True)
+    return [dataclasses.replace(cast(Any, a), budget=b.budget) for a, b in pairs]
 
 
 def search_front(
@@ -59,7 +67,7 @@ def search_front(
         if workers.is_chief and top.size_model.exists() and not work.size_model.exists():
             with replaced_atomically(work.size_model) as partial:
                 shutil.copy(top.size_model, partial)
-        search.retarget(fitted_targets(run, work, model, say, workers))
+        search.retarget(_with_budgets(targets, run.targets()))
         train_search(search, run, work, data, say, workers, begin_from=top)
         say(keep_architecture(search, work, workers).table())
         workers.wait()
