@@ -9,6 +9,8 @@ import tensorflow as tf
 
 import udc_tf
 from tests.support import networks
+from tests.support.eager import run_eagerly
+from udc_tf.cli import commands
 from udc_tf.cli.options import Options, front_runs
 from udc_tf.cli.usage import UsageError
 from udc_tf.report.front_page import write_front
@@ -143,6 +145,16 @@ class TestCommandLine:
     def test_mistakes(self, flags, message):
         with pytest.raises(UsageError, match=message):
             front_runs(Options(recipe="digits", **flags))
+
+    def test_sizes_are_measured_once_for_all_budgets(self, tmp_path, capsys):
+        flags = ("--recipe=digits", "--examples=40", "--search_epochs=2", "--warmup=0.5")
+        few = ("--flash=6KiB,8KiB", "--size_compiles=1", "--samples=1", f"--workdir={tmp_path}")
+        with run_eagerly():
+            assert commands.main("udc-search", ["udc-search", *flags, *few]) == 0
+        assert capsys.readouterr().out.count("search: compiling") == 1
+        for budget in ("6KiB", "8KiB"):
+            arch = udc_tf.Architecture.load(tmp_path / budget / "architecture.json")
+            assert 0.9 < arch.flash_bytes / udc_tf.Flash(budget).budget <= 1
 
     def test_report_shows_every_budget(self, tmp_path):
         record = {"sections": {"search": {"recipe": "digits", "flash": 6144}}, "commands": []}
