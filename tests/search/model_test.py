@@ -325,29 +325,42 @@ _MIRRORED = """
 import keras
 import numpy as np
 import tensorflow as tf
-from keras import layers as kl
 import udc_tf
 from tests.support import networks
+from udc_tf.training.workers import Workers
 
 cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-with strategy.scope():
-    search = udc_tf.make_searchable(networks.small_cnn(), "ethos_u55", udc_tf.Flash("3.5KiB"))
-    search.compile(loss=networks.cross_entropy())
-drawn = strategy.run(lambda: search.state.draw(search.state.schedule()))
-first, second = [d.numpy() for d in strategy.experimental_local_results(drawn)]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
+x, y = networks.blobs(64)
+
+def searched(workers, samples):
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(0)
+    settings = udc_tf.SearchSettings(samples=samples, warmup=0.5, evidence=0.0)
+    model, target = networks.small_cnn(), udc_tf.Flash(3584)
+    with workers.scope():
+        search = udc_tf.make_searchable(model, "ethos_u55", target, settings)
+        search.compile(loss=networks.cross_entropy())
+    history = search.fit(x, y, batch_size=32, epochs=2, verbose=0).history
+    return search, history
+
+alone, of_one = searched(Workers(), 4)
+workers = Workers.by_strategy("mirrored")
+assert workers.strategy.num_replicas_in_sync == 4 and workers.is_chief
+together, of_four = searched(workers, 1)
+drawn = workers.strategy.run(lambda: together.state.draw(together.state.schedule()))
+first, second, *_ = [d.numpy() for d in workers.strategy.experimental_local_results(drawn)]
 assert not np.allclose(first, second), "replicas must draw their own samples"
-x, y = networks.blobs(128)
-history = search.fit(
-    x, y, batch_size=32, epochs=3, validation_data=(x, y), verbose=0
-).history
-assert history["loss"][-1] < history["loss"][0], history
-assert search.architecture().flash_bytes <= 3584
-print("mirrored", search.state.steps_done())
+np.testing.assert_allclose(together.state.logits, alone.state.logits, atol=1e-4)
+for mine, theirs in zip(together.trainable_variables, alone.trainable_variables, strict=True):
+    np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-4)
+for name in ("loss", "expected_ratio", "size_loss"):
+    np.testing.assert_allclose(of_four[name], of_one[name], rtol=1e-3)
+assert together.architecture().flash_bytes == alone.architecture().flash_bytes <= 3584
+print("mirrored", together.state.steps_done())
 """
 
 
 class TestMirroredStrategy:
-    def test_replicas_train_one_search(self):
-        assert "mirrored 12" in run_python("-c", _MIRRORED).stdout
+    def test_four_devices_search_as_one_does_with_their_samples(self):
+        assert "mirrored 4" in run_python("-c", _MIRRORED).stdout

@@ -1,6 +1,7 @@
 """Real processes that train together, on this machine."""
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from tests.support.paths import ROOT
 from tests.support.processes import environment
+from udc_tf.cli import commands
 from udc_tf.training import workers
 
 
@@ -159,3 +161,25 @@ class TestChief:
     def test_one_of_them_is(self, cluster, task, chief, monkeypatch):
         monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
         assert workers.is_chief() == chief
+
+
+class TestStrategies:
+    @pytest.mark.parametrize(
+        ("name", "reason"),
+        [
+            ("mirrored", "needs several devices. Received: /device:CPU:0"),
+            ("multi_worker", "must name two workers or more. Received: None"),
+            ("gpu", "one of auto, mirrored, multi_worker, tpu. Received: 'gpu'"),
+        ],
+    )
+    def test_what_is_not_there_is_refused(self, name, reason, monkeypatch):
+        monkeypatch.delenv("TF_CONFIG", raising=False)
+        with pytest.raises(ValueError, match=re.escape(reason)):
+            workers.strategy_by_name(name)
+
+    def test_the_command_says_so_before_anything_is_made(self, tmp_path, capsys):
+        folder = tmp_path / "run"
+        flags = ["--recipe=digits", f"--workdir={folder}", "--strategy=mirrored"]
+        assert commands.main("udc", flags) == 2
+        assert "--strategy=mirrored: A mirrored strategy needs" in capsys.readouterr().err
+        assert not folder.exists()

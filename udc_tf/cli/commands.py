@@ -137,7 +137,7 @@ def _run(command: str, values: flags.FlagValues, line: str, say: Say) -> int:
                 say(f"{name}:")
             dry_run(run, say)
         return 0
-    workers = Workers.from_environment()
+    workers = _workers(values["strategy"].value)
     say = say if workers.is_chief else _say_nothing
     folder = values["workdir"].value
     earlier = {} if folder is None else _earlier(WorkDir.at(folder))
@@ -170,6 +170,13 @@ def _run(command: str, values: flags.FlagValues, line: str, say: Say) -> int:
         if workers.is_chief:
             _report(work, say)
     return 0
+
+
+def _workers(strategy: str) -> Workers:
+    try:
+        return Workers.by_strategy(strategy)
+    except ValueError as error:
+        raise UsageError(f"--strategy={strategy}: {error}") from error
 
 
 def _earlier(work: WorkDir) -> dict[str, Any]:

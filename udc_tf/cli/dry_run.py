@@ -1,4 +1,4 @@
-"""`--dry_run`: what would be searched, how small it can get, and how long it would take."""
+"""`--dry_run`: what would be searched, how small it can get, what memory and time it takes."""
 
 import collections
 import itertools
@@ -18,6 +18,7 @@ from udc_tf.cli.usage import Say
 from udc_tf.cli.workdir import STEPS
 from udc_tf.cost.priced_network import Decision
 from udc_tf.models.data import DataError, Dataset, FileDataset
+from udc_tf.search.memory import step_memory
 from udc_tf.search.model import SearchModel
 
 _TIMED_STEPS = 3
@@ -49,6 +50,7 @@ def dry_run(run: Run, say: Say = print, timed: bool = True) -> None:
         say(f"device: {str(checked).splitlines()[-1]}")
         for row in checked.on_cpu:
             say(f"  on the CPU: {row}")
+    say(f"memory of the search: {step_memory(search, run.recipe.batch_size)}")
     if timed:
         _say_time(run, search, data, say)
 

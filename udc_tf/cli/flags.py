@@ -8,6 +8,7 @@ from udc_tf.cli.options import Options
 from udc_tf.cost.boards import BOARDS
 from udc_tf.models.data import ABOUT
 from udc_tf.models.recipes import RECIPES
+from udc_tf.training.workers import STRATEGIES
 
 _STRING, _INTEGER, _FLOAT = flags.DEFINE_string, flags.DEFINE_integer, flags.DEFINE_float
 _BOOL = flags.DEFINE_bool
@@ -70,7 +71,9 @@ def make_flags(command: str = "udc") -> flags.FlagValues:
     for name, define, text in _OPTIONS:
         define(name, None, text, flag_values=values)
     flags.DEFINE_string("workdir", None, "Where everything is kept.", flag_values=values)
-    plan = "Print space, sizes, layers left out and time; do nothing."
+    devices = "Where to train: auto, mirrored (all GPUs), multi_worker (TF_CONFIG) or tpu."
+    flags.DEFINE_enum("strategy", "auto", STRATEGIES, devices, flag_values=values)
+    plan = "Print space, sizes, layers left out, memory and time; do nothing."
     flags.DEFINE_bool("dry_run", False, plan, flag_values=values)
     flags.DEFINE_bool("traceback", False, "Show where an error came from.", flag_values=values)
     flags.DEFINE_bool("help", False, "Show this.", short_name="h", flag_values=values)
@@ -87,7 +90,7 @@ def help_text(values: flags.FlagValues) -> str:
     """The flags as a table, and the names that three of them take."""
     lines = ["Flags:"]
     own = [o[0] for o in _OF_CHECK if o[0] in values]
-    for name in [*own, *(o[0] for o in _OPTIONS), "workdir", "dry_run", "traceback"]:
+    for name in [*own, *(o[0] for o in _OPTIONS), "workdir", "strategy", "dry_run", "traceback"]:
         lines.append(f"  --{name:<16} {values[name].help}")
     lines.append(f"  --{'flagfile':<16} Read more flags from a file, one per line.")
     for name in ("version", "helpfull"):

@@ -18,6 +18,8 @@ import numpy as np
 import tensorflow as tf
 from keras import tree
 
+STRATEGIES = ("auto", "mirrored", "multi_worker", "tpu")
+
 
 def strategy_from_environment() -> tf.distribute.Strategy | None:
     """The strategy for the cluster that `TF_CONFIG` describes; None if there is no other worker.
@@ -31,6 +33,52 @@ def strategy_from_environment() -> tf.distribute.Strategy | None:
     if sum(len(cluster.get(job, ())) for job in ("chief", "worker")) < 2:
         return None
     return tf.distribute.MultiWorkerMirroredStrategy()
+
+
+def strategy_by_name(name: str = "auto") -> tf.distribute.Strategy | None:
+    """The strategy under which a model is to be made and trained; None for one device.
+
+    Args:
+        name: "auto" is the cluster of `TF_CONFIG` if there is one, else all GPUs of the machine if
+            they are several; "mirrored" is all its GPUs (without any, its logical processors),
+            "multi_worker" the cluster, "tpu" the TPU that the environment names.
+
+    To be called before TensorFlow computes anything.
+
+    >>> strategy_by_name() is None  # one device, nobody else
+    True
+    """
+    if name == "auto":
+        several = len(tf.config.list_physical_devices("GPU")) > 1
+        return strategy_from_environment() or (strategy_by_name("mirrored") if several else None)
+    if name == "mirrored":
+        devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+        if len(devices) < 2:
+            found = ", ".join(d.name for d in devices)
+            raise ValueError(f"A mirrored strategy needs several devices. Received: {found}")
+        return tf.distribute.MirroredStrategy([d.name for d in devices])
+    if name == "multi_worker":
+        strategy = strategy_from_environment()
+        if strategy is None:
+            text = os.environ.get("TF_CONFIG")
+            raise ValueError(f"TF_CONFIG must name two workers or more. Received: {text}")
+        return strategy
+    if name == "tpu":
+        return _tpu_strategy()
+    raise ValueError(f"A strategy is one of {', '.join(STRATEGIES)}. Received: {name!r}")
+
+
+def _tpu_strategy() -> tf.distribute.Strategy:
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        return tf.distribute.TPUStrategy(resolver)
+    except (ValueError, tf.errors.OpError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"A TPU is needed that TensorFlow finds by itself, as on a TPU VM. Received: {reason}"
+        ) from error
 
 
 def is_chief() -> bool:
@@ -87,6 +135,11 @@ class Workers:
     @classmethod
     def from_environment(cls) -> "Workers":
         return cls(strategy_from_environment())
+
+    @classmethod
+    def by_strategy(cls, name: str = "auto") -> "Workers":
+        """Those of one of `STRATEGIES`; see `strategy_by_name`."""
+        return cls(strategy_by_name(name))
 
     @property
     def is_chief(self) -> bool:
