@@ -23,7 +23,7 @@ import udc_tf
 from benchmarks import harness
 from benchmarks.harness import Row, Rows, table
 from udc_tf.models import mobilenet_v2, resnet8, wide_resnet
-from udc_tf.search.memory import step_memory
+from udc_tf.search.memory_estimate import step_memory
 
 NETWORKS: dict[str, tuple[Any, str, tuple[int, ...]]] = {
     "resnet8, 32x32": (lambda: resnet8((32, 32, 3)), "24KiB", (128, 768)),

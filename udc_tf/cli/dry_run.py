@@ -18,7 +18,7 @@ from udc_tf.cli.usage import Say
 from udc_tf.cli.workdir import STEPS
 from udc_tf.cost.priced_network import Decision
 from udc_tf.models.data import DataError, Dataset, FileDataset
-from udc_tf.search.memory import step_memory
+from udc_tf.search.memory_estimate import step_memory
 from udc_tf.search.model import SearchModel
 
 _TIMED_STEPS = 3

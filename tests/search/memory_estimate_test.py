@@ -4,7 +4,7 @@ import pytest
 
 import udc_tf
 from tests.support import networks
-from udc_tf.search.memory import step_memory
+from udc_tf.search.memory_estimate import step_memory
 
 
 @pytest.fixture(scope="module")
