@@ -40,7 +40,7 @@ class Problem:
         data: from a generator, inputs and labels.
         budget: bytes of flash.
         score: the share of an architecture that is as it should be.
-        wasted: parts of the names of decisions whose smallest option is right.
+        right: by parts of the names of decisions, the number of the option that is right.
         loss: as for `compile`.
     """
 
@@ -48,7 +48,7 @@ class Problem:
     data: Callable[[np.random.Generator], tuple]
     budget: int
     score: Callable[[udc_tf.Architecture], float]
-    wasted: tuple[str, ...]
+    right: Mapping[str, int]
     loss: object = "sparse_categorical_crossentropy"
     space: udc_tf.SearchSpace = SPACE
 
@@ -124,7 +124,10 @@ def given_up(arch: udc_tf.Architecture) -> float:
 
 
 def exact_layer() -> keras.Model:
-    """A linear map that must be exact, beside a classifier that need not."""
+    """A linear map that must be exact, beside a classifier that need not.
+
+    Rounding to 4 bits costs the map 0.7 of squared error, to 8 bits 0.002.
+    """
     image, vector = keras.Input((8, 8, 1), name="digit"), keras.Input((48,), name="vector")
     x = conv(conv(image, 32, 3, "coarse_1"), 48, 3, "coarse_2", strides=2)
     label = classes(kl.GlobalAveragePooling2D()(x))
@@ -133,7 +136,7 @@ def exact_layer() -> keras.Model:
 
 def digits_and_a_map(rng: np.random.Generator) -> tuple:
     x, y = scaled_digits("train", IMAGES)
-    matrix = np.random.default_rng(7).normal(size=(48, 24)) / 2
+    matrix = np.random.default_rng(7).normal(size=(48, 24))
     v = rng.normal(size=(len(x), 48)).astype("float32")
     return [x, v], [y, (v @ matrix).astype("float32")]
 
@@ -185,7 +188,7 @@ def two_kernels() -> keras.Model:
     inputs = [keras.Input((8, 8, 1), name=n) for n in ("texture", "shade")]
     ends = []
     for x, name, outputs in zip(inputs, ("far", "near"), (2, 4), strict=True):
-        x = conv(conv(x, 16, 5, name), 16, 1, f"{name}_after")
+        x = conv(conv(x, 64, 5, name), 16, 1, f"{name}_after")
         x = kl.GlobalAveragePooling2D()(x)
         ends.append(kl.Dense(outputs, activation="softmax", name=f"{name}_classes")(x))
     return keras.Model(inputs, ends)
@@ -201,37 +204,42 @@ def right_kernels(arch: udc_tf.Architecture) -> float:
     return float(np.mean([arch.choices[name] == size for name, size in right.items()]))
 
 
-_KERNELS = dataclasses.replace(SPACE, kernels=(1, 3, 5), widths=None)
+# Pruned weights would do as well as a smaller kernel, so here there are none.
+_KERNELS = udc_tf.SearchSpace(kernels=(1, 3, 5))
 PROBLEMS = {
     "noise tower": Problem(
-        towers, digits_and_noise, 9_000, lambda a: share(a, "signal", "noise"), ("/noise",)
+        towers, digits_and_noise, 9_000, lambda a: share(a, "signal", "noise"), {"/noise": 0}
     ),
     "noise branch": Problem(
-        branches, digits_and_noise, 9_000, lambda a: share(a, "signal", "noise"), ("/noise",)
+        branches, digits_and_noise, 9_000, lambda a: share(a, "signal", "noise"), {"/noise": 0}
     ),
     "over-wide layer": Problem(
-        bottleneck, lambda rng: scaled_digits("train", IMAGES), 8_500, given_up, ("width/wide",)
+        bottleneck, lambda rng: scaled_digits("train", IMAGES), 8_500, given_up, {"width/wide": 0}
     ),
     "exact layer": Problem(
         exact_layer,
         digits_and_a_map,
         8_200,
         exactness,
-        ("/coarse",),
+        {"/exact": -1},
         loss=["sparse_categorical_crossentropy", "mse"],
     ),
     "needed block": Problem(
-        lambda: optional_block(2), lambda rng: textures(rng, 1), 8_500, has_block, ("/after",)
+        lambda: optional_block(2),
+        lambda rng: textures(rng, 1),
+        8_500,
+        has_block,
+        {"choice/block": 0},
     ),
     "idle block": Problem(
-        lambda: optional_block(4), shades, 8_500, lambda a: 1 - has_block(a), ("/block",)
+        lambda: optional_block(4), shades, 8_500, lambda a: 1 - has_block(a), {"choice/block": 1}
     ),
     "kernel sizes": Problem(
         two_kernels,
         textures_and_shades,
-        12_000,
+        16_600,
         right_kernels,
-        ("kernel/near",),
+        {"kernel/far": -1, "kernel/near": 0},
         loss=["sparse_categorical_crossentropy"] * 2,
         space=_KERNELS,
     ),
@@ -257,14 +265,16 @@ def searched(problem: Problem, settings: udc_tf.SearchSettings, epochs: int = EP
 
 
 def oracle(problem: Problem) -> udc_tf.Architecture:
-    """As much as the budget allows of all but what is wasted, which is as small as can be."""
+    """What is known to be right, and of all else what the first guess makes of the budget."""
     target = udc_tf.Flash(problem.budget)
     search = udc_tf.make_searchable(problem.model(), problem.space, target)
     search.set_out()
     scores = search.state.log_probabilities().numpy()
     for row, decision in enumerate(search.problem.plan.decisions):
-        if any(part in decision.name for part in problem.wasted):
-            scores[row] -= 100.0 * np.arange(scores.shape[1])
+        for part, option in problem.right.items():
+            if part in decision.name:
+                away = np.arange(len(decision.options)) - option % len(decision.options)
+                scores[row, : len(away)] = -100.0 * np.abs(away)
     return describe(search, repaired_choice(search, scores))
 
 

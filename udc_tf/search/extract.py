@@ -19,7 +19,7 @@ from udc_tf.layers.searchable_kernels import SearchableKernel
 from udc_tf.quantize.quantizers import FLOAT_BITS
 from udc_tf.search import decisions
 from udc_tf.search.problem import SearchProblem
-from udc_tf.search.repair import Budget, extreme, preferences, repair
+from udc_tf.search.repair import Budget, preferences, repair, smallest_of
 from udc_tf.training import batch_norm
 from udc_tf.training.seeding import seed_random_layers
 
@@ -76,10 +76,12 @@ def repaired_choice(
         budget: the targets; None takes the search's.
     """
     budget, plan = budget or Budget(search.problem.bound), search.problem.plan
+    worth = None
     if scores is None:
         scores = preferences(search.state.log_probabilities().numpy(), plan)
-    smallest = min((extreme(t, plan, True) for t in budget.targets), key=budget.ratio)
-    chosen = repair(scores, search.state.valid.numpy(), budget, smallest)
+        worth = search.state.worth()
+    smallest = smallest_of(plan, budget)
+    chosen = repair(scores, search.state.valid.numpy(), budget, smallest, worth)
     ratio = budget.ratio(chosen)
     if ratio > 1:
         raise ValueError(f"No configuration inside the targets was found: {ratio:.1%} of them.")

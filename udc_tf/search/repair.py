@@ -1,7 +1,10 @@
 """From the most likely configuration to the most likely one inside the budget.
 
-Minimising |E - e*| leaves the argmax a few percent off, on either side. Decisions are changed,
-those that cost least probability first, until every target holds and the budget is used.
+A search leaves the argmax a few percent off its budget, on either side. Decisions are changed, those
+that cost least probability first, until every target holds and the budget is used.
+
+Where the search knows the harm of the options, that decides instead: a probability has the price of
+size in it, by which all that is nearly worthless is nearly as likely, and would fill the room.
 """
 
 import dataclasses
@@ -17,6 +20,7 @@ from udc_tf.cost.targets import BoundTarget
 _ENOUGH = 0.99  # of the binding budget: what the repair aims at
 _ROUNDS = 60
 _TRIED = 24  # moves that are followed up with a second one
+_NO_GAIN = 1e-3  # of harm, which is about one per quarter of a layer's channels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +100,11 @@ def extreme(target: BoundTarget, plan: Plan, smallest: bool) -> np.ndarray:
     return chosen
 
 
+def smallest_of(plan: Plan, budget: Budget) -> np.ndarray:
+    """Of the configurations that are smallest by one target, the one nearest to all of them."""
+    return min((extreme(t, plan, True) for t in budget.targets), key=budget.ratio)
+
+
 def preferences(log_pi: np.ndarray, plan: Plan) -> np.ndarray:
     """What a repair should think of each option, from what the search thinks of it.
 
@@ -121,7 +130,11 @@ def preferences(log_pi: np.ndarray, plan: Plan) -> np.ndarray:
 
 
 def repair(
-    log_pi: np.ndarray, valid: np.ndarray, budget: Budget, smallest: np.ndarray
+    log_pi: np.ndarray,
+    valid: np.ndarray,
+    budget: Budget,
+    smallest: np.ndarray,
+    worth: np.ndarray | None = None,
 ) -> np.ndarray:
     """The most likely choice of options for which `budget.ratio` is at most 1, and not far below.
 
@@ -129,13 +142,19 @@ def repair(
         log_pi: [decisions, options].
         valid: which entries are options.
         smallest: a configuration inside the budget, to start from if nothing else leads there.
+        worth: of the options, whatever they cost, [decisions, options]: what changes then lose, or
+            gain, is this; and room that nothing of worth fits into is left.
     """
     log_pi = np.where(valid, log_pi, -np.inf)
-    chosen = _shrink(log_pi.argmax(axis=1), log_pi, budget)
-    if chosen is None:
-        chosen = smallest.copy()
-    chosen = _fill(chosen, log_pi, budget)
-    return _polish(chosen, log_pi, budget)
+    likely = log_pi.argmax(axis=1)
+    if worth is None:
+        chosen = _shrink(likely, log_pi, budget)
+        chosen = _fill(smallest.copy() if chosen is None else chosen, log_pi, budget)
+        return _polish(chosen, log_pi, budget)
+    worth = np.where(valid, worth, -np.inf)
+    chosen = _shrink(likely, worth, budget)
+    chosen = _fill_with_worth(smallest.copy() if chosen is None else chosen, worth, budget)
+    return _exchange(chosen, worth, budget)
 
 
 def _losses(chosen: np.ndarray, log_pi: np.ndarray) -> np.ndarray:
@@ -230,3 +249,51 @@ def _polish(chosen: np.ndarray, log_pi: np.ndarray, budget: Budget) -> np.ndarra
             break
         chosen = best
     return chosen
+
+
+def _fill_with_worth(chosen: np.ndarray, worth: np.ndarray, budget: Budget) -> np.ndarray:
+    """What gains most for its size, as long as something fits."""
+    options = worth.shape[1]
+    for _ in range(len(chosen) * options):
+        more = budget.after_moves(chosen) - budget.ratio(chosen)
+        gains = -_losses(chosen, worth)
+        fits = (budget.ratio(chosen) + more <= 1) & (gains > _NO_GAIN)
+        if not fits.any():
+            break
+        chosen = _move(chosen, np.where(fits, gains / np.maximum(more, 1e-6), 0).argmax(), options)
+    return chosen
+
+
+def _exchange(chosen: np.ndarray, worth: np.ndarray, budget: Budget) -> np.ndarray:
+    """One change for another, where both together gain and the budget allows it."""
+    options = worth.shape[1]
+    for _ in range(_ROUNDS):
+        after, gains = budget.after_moves(chosen), -_losses(chosen, worth)
+        left = gains - _least_loss(budget.ratio(chosen) - after, -gains, after - 1)
+        best, best_gain = None, _NO_GAIN
+        for first in np.argsort(-left, axis=None)[:_TRIED]:
+            if left.flat[first] <= best_gain:
+                break
+            moved = _move(chosen, first, options)
+            losses = _losses(moved, worth)
+            losses[first // options] = np.inf
+            losses = np.where(budget.after_moves(moved) <= 1, losses, np.inf)
+            gain = gains.flat[first] - losses.min()
+            if gain > best_gain:
+                best, best_gain = _move(moved, losses.argmin(), options), gain
+        if best is None:
+            break
+        chosen = best
+    return chosen
+
+
+def _least_loss(savings: np.ndarray, losses: np.ndarray, needs: np.ndarray) -> np.ndarray:
+    """For each need, the least that a move which saves as much loses; infinite if none does.
+
+    >>> _least_loss(np.array([0.1, 0.3]), np.array([1.0, 5.0]), np.array([0.05, 0.2, 0.4]))
+    array([ 1.,  5., inf])
+    """
+    order = np.argsort(-savings, axis=None)
+    cheapest = np.minimum.accumulate(losses.ravel()[order])
+    many = np.searchsorted(-savings.ravel()[order], -needs, side="right")
+    return np.where(many > 0, cheapest[np.maximum(many - 1, 0)], np.inf)

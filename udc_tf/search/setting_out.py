@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras import tree
 
 from udc_tf.search import evidence, start
+from udc_tf.search.repair import Budget, repair, smallest_of
 from udc_tf.training import batch_norm, training_data, workers
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ _LISTENING, _SETTLING = (0.0, 0.25, 0.5), 0.9  # of what follows the warm-up
 _PARTS = 4  # of a batch, whose losses tell how certain their mean is
 _MOST_BATCHES = 32
 _FORWARD_PASSES = 3  # that a training step costs
+_LEAD = 1.0  # in nats
 
 
 def set_out(search: "SearchModel", certainty: float | None) -> None:
@@ -76,17 +78,11 @@ def stop(search: "SearchModel") -> None:
 
 
 def settle(search: "SearchModel") -> None:
-    """Solves the pressure once more, so that the most likely configuration is at the budget.
-
-    What gradients have moved counts as less, or more, harm.
-    """
-    state, certainty = search.state, search.settings.certainty
-    if certainty:
-        moved = state.logits.numpy() - state.start.numpy()
-        harms = state.harms.numpy() - moved / certainty
-        logits, pressure = _solved(search, harms, certainty)
-        state.logits.assign(logits)
-        state.pressure.assign(pressure)
+    """Solves the pressure once more, so that the most likely configuration is at the budget."""
+    if search.settings.certainty:
+        harms = search.state.harms_by_now()
+        logits, pressure = _solved(search, harms, search.settings.certainty)
+        search.state.settle(logits, harms, pressure)
 
 
 def listen(search: "SearchModel", rounds: int) -> None:
@@ -138,8 +134,21 @@ def _prior(search: "SearchModel") -> np.ndarray:
 def _solved(
     search: "SearchModel", harms: np.ndarray, certainty: float, decided: bool = True
 ) -> tuple[np.ndarray, float]:
+    """What harms least within the budget, as logits, and the pressure under which it does.
+
+    One pressure for all leaves out what is large and hardly worth it, and what then would fit in
+    stays out, too. So decisions are exchanged until nothing gains, and what they end with is in
+    the lead by a little, or noise would tip what is close.
+    """
     valid = search.state.valid.numpy()
-    return start.first_guess(harms, valid, search.cost_ratios, certainty, decided)
+    logits, pressure = start.first_guess(harms, valid, search.cost_ratios, certainty, decided)
+    if decided and pressure:
+        budget = Budget(search.problem.bound)
+        chosen = repair(logits, valid, budget, smallest_of(search.problem.plan, budget), -harms)
+        rows = np.arange(len(chosen))
+        largest = np.where(valid, logits, -np.inf).max(axis=1)
+        logits[rows, chosen] = np.maximum(logits[rows, chosen], largest + _LEAD)
+    return logits, pressure
 
 
 def _batches(search: "SearchModel", count: int) -> list[Any]:

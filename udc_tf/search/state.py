@@ -56,10 +56,12 @@ class SearchState(keras.layers.Layer):
             aggregation="only_first_replica",
         )
         # The first guess, which has seen no data; where evidence has sent it, by which harms of
-        # the options; and what a budget's worth of cost was then worth, in nats.
+        # the options; what was last solved from harms, from where gradients go on; and what a
+        # budget's worth of cost was then worth, in nats.
         for name, shape in (
             ("guess", self._valid.shape),
             ("start", self._valid.shape),
+            ("solved", self._valid.shape),
             ("harms", self._valid.shape),
             ("pressure", ()),
             ("price", ()),  # of a budget's worth of size, in the unit of the task's loss
@@ -96,14 +98,15 @@ class SearchState(keras.layers.Layer):
             pressure: under which they meet the budget.
         """
         self.guess.assign(logits)
-        self.start.assign(logits)
+        self.solved.assign(logits)
         self.logits.assign(logits)
         self.move_start(logits, np.zeros_like(logits) if harms is None else harms, pressure)
 
     def move_start(self, logits: np.ndarray, harms: np.ndarray, pressure: float) -> None:
         """Sets out from somewhere else; what gradients have added since is added here, too."""
-        self.logits.assign_add(logits - self.start.numpy())
+        self.logits.assign_add(logits - self.solved.numpy())
         self.start.assign(logits)
+        self.solved.assign(logits)
         self.harms.assign(harms)
         self.pressure.assign(pressure)
         self.peaks.assign(tf.exp(tf.reduce_max(self.log_probabilities(), -1, keepdims=True)))
@@ -166,6 +169,22 @@ class SearchState(keras.layers.Layer):
             cap = tf.convert_to_tensor(self.peaks) + now.xi
             self.logits.assign(projection.project(logits, self.valid, cap))
         self.step.assign_add(1)
+
+    def settle(self, logits: np.ndarray, harms: np.ndarray, pressure: float) -> None:
+        """Solved anew from harms that have what gradients moved in them (`harms_by_now`)."""
+        self.logits.assign(logits)
+        self.solved.assign(logits)
+        self.harms.assign(harms)
+        self.pressure.assign(pressure)
+
+    def harms_by_now(self) -> np.ndarray:
+        """Of the options: what gradients have moved counts as less, or more, harm."""
+        moved = self.logits.numpy() - self.solved.numpy()
+        return self.harms.numpy() - moved / self.settings.certainty
+
+    def worth(self) -> np.ndarray | None:
+        """Of every option, whatever it costs: minus its harm, if it was weighed against size."""
+        return -self.harms_by_now() if float(self.pressure.numpy()) > 0 else None
 
     def follow_size(self, ratio: tf.Tensor, now: Now) -> None:
         """Raises the price of size above the budget, lowers it below; it rests in the warm-up."""
