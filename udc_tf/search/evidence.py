@@ -32,14 +32,15 @@ import numpy as np
 from udc_tf.cost.priced_network import Decision, Plan
 
 _MARGIN = np.log(3.0)
+_MARGIN_OF_LOSSES = np.log(9.0)
 _SIGNIFICANT = 2.0  # standard errors
 _LARGEST = 5.0  # of x: a factor of 150
 _OWN_UNITS = ("width", "bits", "sparsity")
 # Kinds are measured in units of their own: the shared weights mind a missing channel more than a
 # missing weight. So much harm of all kinds together counts beside that of a kind.
 _BORROWED = 1.0
-# Of what a loss under shared weights is, so much is left when a network has its own: a linear map and
-# a classifier of the planted kind lost 0.3 per unit of harm after training and 0.8 to 2.7 before it.
+# Of a loss under shared weights so much is left when a network has its own: of a map and a
+# classifier, 0.3 per unit of harm when they were trained, and 0.8 to 2.7 before.
 _LASTING = 0.2
 # Operators that the prior takes for equal still differ by this, as a unit.
 _LEAST_HARM = 0.1
@@ -137,14 +138,14 @@ def steps_between(
     return steps
 
 
-def listened_to(x: float, relative_error: float) -> float:
+def listened_to(x: float, relative_error: float, least: float = _MARGIN_OF_LOSSES) -> float:
     """What of the logarithm of a factor is acted on.
 
     >>> listened_to(np.log(2.5), 0.0), round(listened_to(np.log(30), 0.2), 2)
     (0.0, 2.91)
     """
-    margin, size = _MARGIN + relative_error, min(abs(x), _LARGEST)
-    return float(np.sign(x) * size * (1 - (margin / size) ** 2)) if size > margin else 0.0
+    margin, size = max(_MARGIN + relative_error, least), min(abs(x), _LARGEST)
+    return float(np.sign(x) * size * (1 - (margin / size) ** 4)) if size > margin else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,9 +166,9 @@ class Factor:
         size = max(measured, error)
         return cls(float(np.log(size / sum(s.unit for s in steps))), float(error / size))
 
-    def beyond(self, believed: float) -> float:
+    def beyond(self, believed: float, least: float = _MARGIN_OF_LOSSES) -> float:
         """The factor to act on, if one of `believed` is acted on already."""
-        more = listened_to(self.log - believed, self.relative_error)
+        more = listened_to(self.log - believed, self.relative_error, least)
         return float(np.clip(believed + more, -_LARGEST, _LARGEST))
 
 
@@ -177,20 +178,28 @@ def usual_losses(decisions: Sequence[Decision], steps: Sequence[Step]) -> dict[i
     Operators and kernel sizes are few, and of them one may matter and the next not: for them it is
     what is usual for all else.
     """
-    kinds = {decisions[s.decision].kind for s in steps}
-    own = (kinds & set(_OWN_UNITS)) or kinds
-    sums = {kind: np.zeros(2) for kind in own}
-    for step in steps:
-        kind = decisions[step.decision].kind
-        if kind in own and not step.upward:
-            sums[kind] += (max(step.measured, 0.0), step.unit)
-    measured, harm = np.sum(list(sums.values()), axis=0)
-    overall = max(measured / max(harm, _NOTHING), _NOTHING)
-    per_unit = {
-        kind: (found[0] + _BORROWED * overall) / (found[1] + _BORROWED)
-        for kind, found in sums.items()
-    }
-    return {id(s): per_unit.get(decisions[s.decision].kind, overall) for s in steps}
+    below = [s for s in steps if not s.upward]
+    kinds = {decisions[s.decision].kind for s in below}
+    overall = _middle(below)
+    usual = {}
+    for kind in (kinds & set(_OWN_UNITS)) or kinds:
+        own = [s for s in below if decisions[s.decision].kind == kind]
+        weight = sum(s.unit for s in own)
+        log = (weight * _middle(own) + _BORROWED * overall) / (weight + _BORROWED)
+        usual[kind] = float(np.exp(log))
+    return {id(s): usual.get(decisions[s.decision].kind, float(np.exp(overall))) for s in steps}
+
+
+def _middle(steps: Sequence[Step]) -> float:
+    """The logarithm of the loss per unit of harm that half of all harm has at least.
+
+    Neither parts that do not matter nor one that matters more than all others shift it.
+    """
+    steps = [s for s in steps if s.measured > _SIGNIFICANT * s.error] or list(steps)
+    logs = np.array([np.log(max(s.measured, s.error, _NOTHING) / s.unit) for s in steps])
+    order = np.argsort(-logs)
+    units = np.cumsum([steps[i].unit for i in order])
+    return float(logs[order[np.searchsorted(units, units[-1] / 2)]])
 
 
 def updated_harms(
@@ -206,8 +215,7 @@ def updated_harms(
     layers: dict[str, list[Step]] = {}
     for step in steps:
         layers.setdefault(decisions[step.decision].subject, []).append(step)
-    # What half of the layers have at least is what is usual: neither parts that do not matter nor
-    # one that matters more than all others shift it.
+    # What half of the layers have at least is what is usual.
     logs = [f.log for found in layers.values() if (f := _downward(found, usual)) is not None]
     middle = np.exp(np.sort(logs)[len(logs) // 2])
     usual = {step: value * middle for step, value in usual.items()}
@@ -249,7 +257,7 @@ def _of_gain(step: Step, usual: Mapping[int, float], believed: float) -> float:
     if step.measured < _SIGNIFICANT * step.error:
         return factor
     lasting = {id(step): _LASTING * usual[id(step)]}
-    found = float(np.exp(Factor.of([step], lasting).beyond(believed)))
+    found = float(np.exp(Factor.of([step], lasting).beyond(believed, _MARGIN)))
     if found <= factor:
         return factor
     return max(factor, 1 + step.unit / max(step.prior, _NOTHING) * (found - 1))

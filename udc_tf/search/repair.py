@@ -1,7 +1,7 @@
 """From the most likely configuration to the most likely one inside the budget.
 
-A search leaves the argmax a few percent off its budget, on either side. Decisions are changed, those
-that cost least probability first, until every target holds and the budget is used.
+A search leaves the argmax a few percent off its budget, on either side. Decisions are changed,
+those that cost least probability first, until every target holds and the budget is used.
 
 Where the search knows the harm of the options, that decides instead: a probability has the price of
 size in it, by which all that is nearly worthless is nearly as likely, and would fill the room.

@@ -20,7 +20,6 @@ two operators, the one with fewer weights harms as pruning to as many would.
 What the harm is in this network, as far as its loss tells, `evidence` adds.
 """
 
-import collections
 from collections.abc import Callable, Mapping, Sequence
 
 import keras
@@ -40,6 +39,8 @@ _PER_HALVED_BITS = 0.03
 # Of each halving, and what later ones cost beyond it. For widths that goes with 1/width: a kernel's
 # size is a product of two, and a logarithm would be as content with one of them next to nothing.
 _WIDTH, _NARROWNESS = 0.4, 0.1
+# Channels beyond what they are made from are mixtures of each other; a ReLU makes two of a value.
+_PARTS_OF_A_VALUE, _OF_MIXTURES = 2, 0.5
 _PRUNING, _PRUNING_MORE = 0.08, 0.018
 _LEFT_OUT = 1.0
 _NOTHING = 1e-6
@@ -59,7 +60,7 @@ def harm(decision: Decision, theta: np.ndarray | None) -> np.ndarray:
         return 2 * np.log(options.max() / options)
     halvings = np.log2(options.max() / options)
     if decision.kind == "width":
-        return _WIDTH * halvings + _NARROWNESS * (options.max() / options - 1)
+        return _of_widths(options / options.max())
     if decision.kind == "sparsity":
         return _PRUNING * halvings + _PRUNING_MORE * halvings**2
     if theta is None:
@@ -67,6 +68,22 @@ def harm(decision: Decision, theta: np.ndarray | None) -> np.ndarray:
     total = max(float(np.square(np.asarray(theta, np.float64)).sum()), _NOTHING)
     lost = np.array([_rounding_error(theta, int(b)) for b in options]) / total
     return _ROUNDING * np.log(1 / np.clip(1 - lost, _NOTHING, 1.0)) + _PER_HALVED_BITS * halvings
+
+
+def _of_widths(fractions: np.ndarray) -> np.ndarray:
+    return _WIDTH * np.log2(1 / fractions) + _NARROWNESS * (1 / fractions - 1)
+
+
+def harm_of_widths(decision: Decision, channels: int, made_from: int) -> np.ndarray:
+    """The harm of each width of `channels` that are computed from `made_from` values each.
+
+    >>> harm_of_widths(Decision("width", "conv", (0.25, 0.5, 1.0)), 64, 2).round(2).tolist()
+    [0.55, 0.25, 0.0]
+    """
+    found = harm(decision, None)
+    own = min(1.0, _PARTS_OF_A_VALUE * made_from / channels)
+    mixed = np.minimum(found, _of_widths(np.asarray(own)))
+    return found - (1 - _OF_MIXTURES) * mixed
 
 
 def harm_of_operators(weights: Sequence[int]) -> np.ndarray:
@@ -172,12 +189,13 @@ def harms_of(
     A width counts once for every layer that writes its channels: those of a residual network's
     trunk are missed in all of its blocks.
     """
-    writers = collections.Counter(
-        plan.groups[g].name
-        for layer in plan.layers
-        if layer.inputs is not None  # a depthwise layer has the channels it is given
-        for g in plan.group_of(layer.outputs)
-    )
+    writers: dict[str, list[int]] = {}
+    for layer in plan.layers:
+        if layer.inputs is not None:  # a depthwise layer has the channels it is given
+            for g in plan.group_of(layer.outputs):
+                made_from = layer.taps * len(layer.inputs)
+                writers.setdefault(plan.groups[g].name, []).append(made_from)
+    channels = {group.name: group.channels for group in plan.groups}
     rows = np.zeros((len(plan.decisions), options))
     for row, decision in zip(rows, plan.decisions, strict=True):
         if near is not None:
@@ -186,10 +204,13 @@ def harms_of(
         if decision.kind == "choice":
             row[: len(decision.options)] = harm_of_operators(_branch_weights(plan, decision))
             continue
+        if decision.kind == "width" and (made_from := writers.get(decision.subject)):
+            of_one = harm_of_widths(decision, channels[decision.subject], max(made_from))
+            row[: len(decision.options)] = len(made_from) * of_one
+            continue
         theta = thetas.get(decision.subject)
         theta = None if theta is None else keras.ops.convert_to_numpy(theta)
-        times = writers[decision.subject] if decision.kind == "width" else 1
-        row[: len(decision.options)] = times * harm(decision, theta)
+        row[: len(decision.options)] = harm(decision, theta)
     return rows
 
 
