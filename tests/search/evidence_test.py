@@ -77,6 +77,27 @@ class TestUpdatedHarms:
         assert more[1] - more[2] > 10 * (_HARM[1] - _HARM[2])
         np.testing.assert_allclose(more[0] - more[1], _HARM[0] - _HARM[1])
 
+    def test_a_gain_counts_for_more_than_a_loss(self):
+        # Training gets losses back; so what is gained at once is worth more units of harm.
+        decisions, harms, steps = _measured({"a": 0.2, "b": 0.2, "c": 0.2}, kind="bits")
+        both = [dataclasses.replace(s, measured=1.0) if s.decision == 0 else s for s in steps]
+        updated = evidence.updated_harms(decisions, harms, both)[0]
+        gain, loss = updated[1] - updated[2], updated[0] - updated[1]
+        assert gain > 2 * loss > 2 * (_HARM[0] - _HARM[1])
+
+    def test_a_gain_is_what_it_says_where_the_prior_expects_none(self):
+        decisions, harms, steps = _measured({"a": 0.2, "b": 0.2, "c": 0.2}, kind="bits")
+        harms[0] = (0.51, 0.01, 0.0)
+        changed = [
+            dataclasses.replace(s, prior=0.01, measured=0.5) if s.upward and s.decision == 0 else s
+            for s in steps
+        ]
+        assert evidence.updated_harms(decisions, harms, changed)[0, 1] > 1
+
+    def test_parts_that_do_not_matter_do_not_make_the_others_matter_more(self):
+        found = _factors({"a": 0.5, "b": 0.5, **dict.fromkeys("vwxyz", 0.0)})
+        assert found["a"] == found["b"] == 1.0
+
     def test_order_of_options_stays(self):
         for kind in ("width", "bits"):
             decisions, harms, steps = _measured({"a": 0.5, "b": 0.0, "c": 9.0}, kind=kind)
@@ -100,7 +121,7 @@ class TestOperators:
         assert abs(dropped - kept) < 0.1
 
     def test_a_block_that_is_missed_stays(self):
-        kept, dropped = self._harms((0.5, 3.5))
+        kept, dropped = self._harms((0.5, 5.5))
         assert dropped - kept > 5
 
     def test_of_equal_operators_the_better_one_leads(self):

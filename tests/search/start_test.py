@@ -9,7 +9,7 @@ import udc_tf
 from udc_tf.cost.priced_network import Decision
 from udc_tf.models import resnet8
 from udc_tf.search import decisions
-from udc_tf.search.start import harm, harm_of_operators
+from udc_tf.search.start import harm, harm_of_operators, harm_of_widths
 
 _X = np.random.default_rng(0).normal(size=(16, 16, 16, 3)).astype("float32")
 _Y = np.arange(16) % 10
@@ -65,6 +65,15 @@ class TestHarm:
         theta = np.random.default_rng(0).normal(size=(3, 3, 8, 8)).astype("float32")
         harms = harm(Decision(kind, "layer", options), theta)
         assert (np.diff(harms) < 0).all() and harms[-1] >= 0 and np.isfinite(harms).all()
+
+    def test_channels_beyond_what_they_are_made_from_harm_less(self):
+        widths = Decision("width", "layer", (0.0625, 0.25, 1.0))
+        plain = harm(widths, None)
+        np.testing.assert_allclose(harm_of_widths(widths, 64, 32), plain)
+        few = harm_of_widths(widths, 64, 2)  # with a ReLU, four of the 64
+        np.testing.assert_allclose(few, plain / 2)
+        some = harm_of_widths(widths, 64, 8)
+        np.testing.assert_allclose(some, plain - plain[1] / 2 * (plain > 0))
 
     def test_layers_of_zeros(self):
         harms = harm(Decision("bits", "layer", (1, 8)), np.zeros((3, 3, 2, 2), "float32"))

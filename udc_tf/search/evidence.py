@@ -215,10 +215,6 @@ def updated_harms(
     layers: dict[str, list[Step]] = {}
     for step in steps:
         layers.setdefault(decisions[step.decision].subject, []).append(step)
-    # What half of the layers have at least is what is usual.
-    logs = [f.log for found in layers.values() if (f := _downward(found, usual)) is not None]
-    middle = np.exp(np.sort(logs)[len(logs) // 2])
-    usual = {step: value * middle for step, value in usual.items()}
     updated = harms.copy()
     for found in layers.values():
         of_layer = _beyond(_downward(found, usual), 0.0)
