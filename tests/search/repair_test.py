@@ -19,6 +19,11 @@ class _Sum:
         now = self.sizes[np.arange(len(chosen)), chosen][:, None]
         return self.ratio(chosen) + (self.sizes - now) / self.budget
 
+    def gains(self, chosen):
+        return np.maximum(self.ratio(chosen) - 0.99, 0) - np.maximum(
+            self.after_moves(chosen) - 0.99, 0
+        )
+
 
 def _repaired(sizes, worth, budget, likely):
     shape = np.shape(sizes)

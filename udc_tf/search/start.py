@@ -193,8 +193,8 @@ def harms_of(
     for layer in plan.layers:
         if layer.inputs is not None:  # a depthwise layer has the channels it is given
             for g in plan.group_of(layer.outputs):
-                made_from = layer.taps * len(layer.inputs)
-                writers.setdefault(plan.groups[g].name, []).append(made_from)
+                values = layer.taps * len(layer.inputs)
+                writers.setdefault(plan.groups[g].name, []).append(values)
     channels = {group.name: group.channels for group in plan.groups}
     rows = np.zeros((len(plan.decisions), options))
     for row, decision in zip(rows, plan.decisions, strict=True):

@@ -1,0 +1,121 @@
+"""Does the search pay on an ordinary network? MLPerf Tiny's DS-CNN on spoken digits, 9,500 bytes.
+
+Nothing was tuned on it. Search and finetuning together train as long as the uniform networks, whose
+layers are all alike, as wide as fits: equal predicted flash, without a size fit. Speakers who are
+heard in training are in neither validation nor test.
+
+    python -m benchmarks.spoken_digits
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Mapping
+
+import keras
+import numpy as np
+
+import udc_tf
+from benchmarks import harness
+from benchmarks.harness import Row, Rows, Stopwatch
+from udc_tf.models import ds_cnn
+from udc_tf.models.data.arrays import from_npz
+from udc_tf.search.decisions import most_likely
+from udc_tf.search.extract import describe
+
+BUDGET, SEEDS = 9_500, (0, 1, 2)
+IMAGES, BATCH, SEARCH_EPOCHS, EPOCHS = 12_000, 64, 4, 16
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+UNIFORM = {"4 bits": (4, 1.0), "4 bits, 50%": (4, 0.5)}
+METHODS = ("default", "held at the guess", *UNIFORM)
+
+
+@functools.cache
+def parts() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Ten coefficients of each frame, scaled by what the training images have."""
+    found = from_npz(harness.SHARED / "data" / "spoken_digits.npz")
+    bands = found.train.x.shape[-1]
+    angles = np.outer(np.arange(bands) + 0.5, np.arange(10)) * np.pi / bands
+    arrays = {}
+    for name in ("train", "validation", "test"):
+        split = getattr(found, name)
+        of = slice(IMAGES if name == "train" else None)
+        x = split.x[of].astype("float32") / 255 @ np.cos(angles).astype("float32")
+        arrays[name] = x[..., None], split.y[of]
+    x = arrays["train"][0]
+    mean, deviation = (f(x, axis=(0, 1), keepdims=True) for f in (np.mean, np.std))
+    return {name: ((x - mean) / deviation, y) for name, (x, y) in arrays.items()}
+
+
+def searched(method: str, seed: int) -> tuple[udc_tf.Architecture, Row]:
+    settings = udc_tf.SearchSettings(seed=seed)
+    still = None
+    if method == "held at the guess":
+        settings = dataclasses.replace(settings, evidence=0.0)
+        still = keras.optimizers.SGD(0.0)
+    model = ds_cnn((49, 10, 1), 10)
+    search = udc_tf.make_searchable(model, "ethos_u55", udc_tf.Flash(BUDGET), settings)
+    search.compile(loss=LOSS, decision_optimizer=still)
+    watch = Stopwatch()
+    search.fit(*parts()["train"], batch_size=BATCH, epochs=SEARCH_EPOCHS, verbose=0)
+    likely = most_likely(search.state.log_probabilities())[None]
+    before = {
+        "argmax / budget": round(float(search.cost_ratios(likely)[0]), 4),
+        "search_cpu_seconds": watch.read().cpu,
+    }
+    return search.architecture(), before
+
+
+def widest(bits: int, nonzeros: float) -> udc_tf.Architecture:
+    space = udc_tf.SearchSpace(
+        widths=tuple(n / 64 for n in range(1, 65)), bits=(bits,), sparsities=(nonzeros,)
+    )
+    any_size = udc_tf.Flash("64MiB")
+    search = udc_tf.make_searchable(ds_cnn((49, 10, 1), 10), space, any_size)
+    for n in range(63, -1, -1):
+        arch = describe(search, np.full(len(search.problem.plan.decisions), n))
+        if arch.flash_bytes <= BUDGET:
+            return arch
+    raise ValueError(f"No width is small enough. Received: {bits} bits, {nonzeros:.0%}")
+
+
+def measure(method: str, seed: int) -> Row:
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(seed)
+    watch = Stopwatch()
+    if method in UNIFORM:
+        arch, row = widest(*UNIFORM[method]), {}
+        tiny, epochs = arch.build(inherit_weights=False), EPOCHS
+    else:
+        arch, row = searched(method, seed)
+        tiny, epochs = arch.build(), EPOCHS - SEARCH_EPOCHS
+    stages = udc_tf.Stages(epochs=epochs)
+    udc_tf.finetune(tiny, parts()["train"], stages=stages, batch_size=BATCH, seed=seed, verbose=0)
+    tiny.compile(loss=LOSS, metrics=["accuracy"])
+    for part in ("validation", "test"):
+        row[part] = round(tiny.evaluate(*parts()[part], verbose=0, return_dict=True)["accuracy"], 4)
+    layers = [(q.outputs, q.bits, round(q.nonzeros, 3)) for q in arch.layers]
+    seconds = watch.read().cpu
+    return {**row, "bytes": arch.flash_bytes, "layers": layers, "cpu_seconds": seconds}
+
+
+def report(rows: Mapping[str, Row]) -> str:
+    lines = []
+    for method in dict.fromkeys(key.split("/")[0] for key in rows):
+        of = [row for key, row in rows.items() if key.startswith(f"{method}/")]
+        accuracies = [
+            harness.mean_and_deviation([row[part] for row in of], 100)
+            for part in ("validation", "test")
+        ]
+        lines.append([method, *accuracies, len(of)])
+    return harness.table(("network", "validation, %", "test, %", "seeds"), lines)
+
+
+def run(rows: Rows) -> str:
+    for seed, method in itertools.product(SEEDS, METHODS):
+        rows.once(f"{method}/seed {seed}", functools.partial(measure, method, seed))
+    return harness.write(rows.path.with_suffix(".md"), report(rows.read()))
+
+
+if __name__ == "__main__":
+    harness.main(run, "spoken_digits")
