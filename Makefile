@@ -4,7 +4,7 @@ VENV   ?= .venv
 RUN    := $(VENV)/bin/python
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: demo test lint format docs dist clean
+.PHONY: demo test lint format docs notebooks dist clean
 
 $(VENV)/.installed: requirements.txt requirements-arm.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || \
@@ -35,6 +35,10 @@ format: $(VENV)/.installed
 docs: $(VENV)/.installed  ## the site, into build/site; any warning is an error
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
 	@echo "build/site/index.html"
+
+notebooks: $(VENV)/.installed  ## runs docs/notebooks in full and keeps what they print and draw
+	cd docs/notebooks && ../../$(VENV)/bin/jupyter nbconvert --to notebook --execute --inplace *.ipynb
+	rm -rf docs/notebooks/out docs/notebooks/compressed
 
 dist: $(VENV)/.installed  ## sdist and wheel, into dist
 	rm -rf dist

@@ -3,6 +3,7 @@
 >>> model = resnet8(input_shape=(28, 28, 1), classes=10)
 """
 
+from udc_tf.models import data as data
 from udc_tf.models.autoencoder import autoencoder
 from udc_tf.models.ds_cnn import ds_cnn
 from udc_tf.models.fsrcnn import fsrcnn

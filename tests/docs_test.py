@@ -81,6 +81,7 @@ class TestClusterExamples:
             "scontrol": f"printf '%s\\n' {' '.join(self._HOSTS)}",
             "srun": 'shift; for i in 0 1; do SLURM_PROCID=$i "$@"; done',
             "udc": "printf '%s\\0' \"$TF_CONFIG\"",
+            "udc-search": "printf '%s\\0' \"$TF_CONFIG\"",
         }
         for name, body in stand_ins.items():
             (folder / name).write_text(f"#!/bin/bash\n{body}\n")
@@ -95,6 +96,11 @@ class TestClusterExamples:
     def _config(hosts, index):
         workers = [f"{host}:2222" for host in hosts]
         return {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
+
+    def test_two_machines(self, tmp_path):
+        text = (ROOT / "docs" / "scale.md").read_text()
+        (script,) = (c for c in _code(text, "sh") if "TF_CONFIG" in c and "SBATCH" not in c)
+        assert self._told(script, tmp_path) == [self._config(("10.0.0.1", "10.0.0.2"), 0)]
 
     def test_slurm(self, tmp_path):
         text = (ROOT / "docs" / "scale.md").read_text()
