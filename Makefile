@@ -37,8 +37,7 @@ docs: $(VENV)/.installed  ## the site, into build/site; any warning is an error
 	@echo "build/site/index.html"
 
 notebooks: $(VENV)/.installed  ## runs docs/notebooks in full and keeps what they print and draw
-	cd docs/notebooks && ../../$(VENV)/bin/jupyter nbconvert --to notebook --execute --inplace *.ipynb
-	rm -rf docs/notebooks/out docs/notebooks/compressed
+	$(RUN) docs/notebooks.py docs/notebooks/*.ipynb
 
 dist: $(VENV)/.installed  ## sdist and wheel, into dist
 	rm -rf dist
