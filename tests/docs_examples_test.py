@@ -72,7 +72,7 @@ _PAGES = (
     Page("docs/quick_start.md"),
     Page(
         "docs/gpu.md",
-        {"cifar10 --workdir=runs/cifar": "digits --workdir=runs/first", "mirrored ": "auto "},
+        {"cifar10 --workdir=runs/cifar": "digits --workdir=runs/first", "=mirrored": "=auto"},
     ),
     Page(
         "docs/run_without_a_board.md",
