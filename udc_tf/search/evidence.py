@@ -142,7 +142,7 @@ def listened_to(x: float, relative_error: float, least: float = _MARGIN_OF_LOSSE
     """What of the logarithm of a factor is acted on.
 
     >>> listened_to(np.log(2.5), 0.0), round(listened_to(np.log(30), 0.2), 2)
-    (0.0, 2.91)
+    (0.0, 2.81)
     """
     margin, size = max(_MARGIN + relative_error, least), min(abs(x), _LARGEST)
     return float(np.sign(x) * size * (1 - (margin / size) ** 4)) if size > margin else 0.0
