@@ -44,7 +44,7 @@ class Trial:
 
 
 @undisturbed_randomness()
-def choose_within(search: SearchModel) -> np.ndarray:
+def choose_within(search: SearchModel) -> Trial:
     """The most likely configuration of which Vela says that it is inside of every target.
 
     Raises:
@@ -66,7 +66,7 @@ def choose_within(search: SearchModel) -> np.ndarray:
     if best is None:
         best = _smallest(search)
     logging.info("Vela says that the architecture takes %.1f%% of what binds it", 100 * best.use)
-    return best.chosen
+    return best
 
 
 def _try(search: SearchModel, chosen: np.ndarray, sram_limit: int | None = None) -> Trial:

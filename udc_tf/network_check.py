@@ -78,9 +78,13 @@ def require_int8(graph: Graph, accelerators: Sequence[str]) -> None:
         logging.warning("No device was named, so training goes on, but %s", found.sentence())
 
 
-def choose_within(search: Any) -> Any:
-    """Options of a search's decisions that Vela says are inside of every target."""
-    return importlib.import_module("udc_tf.export.trials").choose_within(search)
+def choose_within(search: Any) -> tuple[Any, tuple[float | None, ...]]:
+    """Options of a search's decisions that Vela says are inside of every target, and what of each.
+
+    That is None for a target that Vela knows nothing about.
+    """
+    trial = importlib.import_module("udc_tf.export.trials").choose_within(search)
+    return trial.chosen, trial.needs
 
 
 def require_smallest(search: Any) -> None:

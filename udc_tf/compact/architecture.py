@@ -52,8 +52,8 @@ class Architecture:
         flash_bytes, macs: predicted for the whole network.
         targets: what the search had to meet, as dictionaries.
         weights: of the compact network, by layer and variable; None to start from scratch.
-        needs: for each target `what` it is, the `need` as predicted, what there is to `have`, and
-            the `excess`.
+        needs: for each target `what` it is, the `need` as predicted (of SRAM and cycles as Vela
+            says), what there is to `have`, and the `excess`.
 
     Example:
 

@@ -31,9 +31,16 @@ _Option = TypeVar("_Option", int, float)
 
 def extract_architecture(search: "SearchModel", batches: Iterable[Any] | None) -> Architecture:
     """The most likely configuration inside every target, with the search's weights."""
-    on_device = any(isinstance(t, OnDevice) for t in search.problem.targets)
-    chosen = network_check.choose_within(search) if on_device else repaired_choice(search)
-    return architecture_of(search, chosen, batches)
+    targets = search.problem.targets
+    if not any(isinstance(t, OnDevice) for t in targets):
+        return architecture_of(search, repaired_choice(search), batches)
+    chosen, asked = network_check.choose_within(search)
+    found = architecture_of(search, chosen, batches)
+    needs = [
+        _line(target, need) if need is not None and isinstance(target, OnDevice) else line
+        for target, need, line in zip(targets, asked, found.needs, strict=True)
+    ]
+    return dataclasses.replace(found, needs=tuple(needs))
 
 
 def most_likely_architecture(search: "SearchModel") -> Architecture:
@@ -155,8 +162,11 @@ def describe_choice(problem: SearchProblem, chosen: np.ndarray) -> Architecture:
 
 def _need(target: Target, bound: BoundTarget, chosen: np.ndarray) -> dict[str, Any]:
     """What of a target's budget a configuration needs, as predicted."""
-    need = round(float(bound.cost(bound.maps.counts(bound.maps.one_hot(chosen)))))
-    have = round(target.budget)
+    return _line(target, float(bound.cost(bound.maps.counts(bound.maps.one_hot(chosen)))))
+
+
+def _line(target: Target, cost: float) -> dict[str, Any]:
+    need, have = round(cost), round(target.budget)
     return {
         "what": target.describe(need),
         "need": need,
