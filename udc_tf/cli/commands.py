@@ -176,6 +176,8 @@ def _workers(strategy: str) -> Workers:
     try:
         return Workers.by_strategy(strategy)
     except ValueError as error:
+        if strategy == "auto":
+            raise  # nobody asked for a strategy: what is wrong is the environment
         raise UsageError(f"--strategy={strategy}: {error}") from error
 
 
