@@ -25,8 +25,9 @@ MACS_SPACE = SearchSpace(widths=_TENTHS, kernels=(1, 3, 5))
 
 _DEFAULT_SEARCH = SearchSettings()
 _DEFAULT_STAGES = Stages(epochs=30)
-# 50 epochs of warm-up, then 200 of search.
-_PAPER_SEARCH = SearchSettings(warmup=0.2, certainty=0.0)
+# 50 epochs of warm-up, then 200 of search. Each sample has its own examples, so that a step of 32
+# costs what 32 of one sample do, and there are as many fewer of them; one at a time fits a card.
+_PAPER_SEARCH = SearchSettings.paper(warmup=0.2, full_batches=False, samples_per_pass=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,12 +47,13 @@ class Recipe:
         search: constants of the algorithm.
         search_epochs: of warm-up and search together.
         batch_size: of search and finetuning.
+        search_batch_size: of the search, if it is another; all samples together.
         optimizer: "sgd" with momentum 0.9, or "adam".
         learning_rate: of the weights in the search, first and last, along a cosine.
         decision_learning_rate: of the decisions; None derives it from the run's length.
         stages: of finetuning.
         augmentation: of the training images.
-        distil: whether the paper distils from a teacher here (`--teacher`).
+        distil: whether finetuning asks for a teacher, as the paper has one here (`--teacher`).
 
     Example:
 
@@ -73,6 +75,7 @@ class Recipe:
     search: SearchSettings = _DEFAULT_SEARCH
     search_epochs: int = 30
     batch_size: int = 128
+    search_batch_size: int | None = None
     optimizer: str = "sgd"
     learning_rate: tuple[float, float] = (0.1, 1e-4)
     decision_learning_rate: float | None = None
@@ -105,6 +108,7 @@ _CIFAR100 = Recipe(
     space=PAPER_SPACE,
     search=_PAPER_SEARCH,
     search_epochs=250,
+    search_batch_size=32 * 128,
     decision_learning_rate=1e-3,
     stages=Stages.cifar100(),
     augmentation=Augmentation(flip=True, crop=4, cutout=18),
@@ -122,6 +126,7 @@ _IMAGENET = Recipe(
     search=_PAPER_SEARCH,
     search_epochs=250,
     batch_size=256,
+    search_batch_size=32 * 256,
     decision_learning_rate=1e-3,
     stages=Stages.imagenet(),
     distil=True,
@@ -294,9 +299,12 @@ _ALL = (
         # for 320x180 (FSRCNN takes some 80,500 per pixel). Here all counts are for 64x64.
         macs=0.53e9 * (64 * 64) / (320 * 180),
         space=MACS_SPACE,
-        search=SearchSettings(tau=(0.1, 0.1), vartheta=(0.25, 0.25), certainty=0.0),
+        search=dataclasses.replace(
+            _PAPER_SEARCH, warmup=0.0, tau=(0.1, 0.1), vartheta=(0.25, 0.25), xi_schedule="cosine"
+        ),
         search_epochs=300,
         batch_size=8,
+        search_batch_size=32 * 8,
         optimizer="adam",
         learning_rate=(1e-4, 1e-5),
         decision_learning_rate=1e-3,

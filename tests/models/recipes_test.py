@@ -43,7 +43,7 @@ def _small(name):
     return dataclasses.replace(
         recipe,
         network=recipe.network.removesuffix("_wide"),
-        search=dataclasses.replace(recipe.search, samples=1),
+        search=dataclasses.replace(recipe.search, samples=1, samples_per_pass=None),
         input_shape=shape,
         classes=classes,
         arguments={**recipe.arguments, **arguments},

@@ -30,10 +30,12 @@ def check_runs(runs: Mapping[str, Run], work: WorkDir, steps: Sequence[str]) -> 
         ValueError: in one sentence.
     """
     run = next(iter(runs.values()))
+    if "finetune" in steps and not work.network.exists():
+        _check_distillation(run)
     data = run.load_data()
     will_search = "search" in steps and not work.architecture.exists()
     will_finetune = tuple(steps) != ("export",) and not work.network.exists()
-    with_teacher = will_finetune and run.options.teacher is not None
+    with_teacher = will_finetune and run.options.teacher not in (None, "none")
     if not will_search and not with_teacher:
         return
     network = run.build_model(data.input_shape, data.classes)
@@ -49,6 +51,16 @@ def check_runs(runs: Mapping[str, Run], work: WorkDir, steps: Sequence[str]) -> 
         finally:
             logging.set_verbosity(verbosity)
         check_device(run, network, steps)
+
+
+def _check_distillation(run: Run) -> None:
+    name = run.recipe.name
+    if run.recipe.distil and run.options.teacher is None:
+        raise UsageError(
+            f"{name} distils, as the paper does: --teacher=FILE.keras, a network trained on the "
+            f"same data (udc_tf.models.recipes.get({name!r}).model(), after `fit` and `save`), or "
+            "--teacher=none to go without. Received: no --teacher"
+        )
 
 
 def check_device(run: Run, network: keras.Model, steps: Sequence[str]) -> Check | None:
@@ -88,7 +100,7 @@ def check_outputs(run: Run, network: keras.Model, data: Dataset | FileDataset) -
 def load_teacher(run: Run, student: keras.Model) -> keras.Model | None:
     """The teacher that the flags name, if it can teach `student`."""
     path = run.options.teacher
-    if path is None:
+    if path in (None, "none"):
         return None
     if not os.path.isfile(path):
         raise UsageError(f"There is no file {path} for --teacher.")

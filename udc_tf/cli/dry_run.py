@@ -50,7 +50,7 @@ def dry_run(run: Run, say: Say = print, timed: bool = True) -> None:
         say(f"device: {str(checked).splitlines()[-1]}")
         for row in checked.on_cpu:
             say(f"  on the CPU: {row}")
-    say(f"memory of the search: {step_memory(search, run.recipe.batch_size)}")
+    say(f"memory of the search: {step_memory(search, run.search_batch)}")
     if timed:
         _say_time(run, search, data, say)
 
@@ -92,14 +92,14 @@ def data_or_stand_in(run: Run, say: Say) -> "Dataset | FileDataset | _StandIn":
 def _say_time(
     run: Run, search: SearchModel, data: Dataset | FileDataset | _StandIn, say: Say
 ) -> None:
-    batch = min(run.recipe.batch_size, _LARGEST_BATCH)
+    batch = min(run.search_batch, _LARGEST_BATCH)
     count = batch * (1 + _TIMED_STEPS)
     shape = () if run.recipe.task == "classification" else search.network.output_shape[1:]
     x, y = np.zeros((count, *data.input_shape), "float32"), np.zeros((count, *shape), "float32")
     clock = _Clock()
     search.fit(x, y, batch_size=batch, epochs=1, verbose=0, callbacks=[clock])
     per_example = clock.seconds_per_step() / batch
-    steps = steps_per_epoch(len(data.train), run.recipe.batch_size)
+    steps = steps_per_epoch(len(data.train), run.search_batch)
     searched = run.recipe.search_epochs * len(data.train) * per_example
     # A finetuning step costs about as much as one of the search.
     finetuned = run.recipe.stages.total_epochs * len(data.train) * per_example

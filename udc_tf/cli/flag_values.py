@@ -26,6 +26,7 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "certainty": (lambda n: 0 <= n < math.inf, "a number, at least 0"),
     "size_compiles": (lambda n: n >= 0, "at least 0"),
     "batch_size": (lambda n: n >= 1, "at least 1"),
+    "search_batch_size": (lambda n: n >= 1, "at least 1"),
     "learning_rate": (lambda n: 0 < n < math.inf, "a positive number"),
     "verify_examples": (lambda n: n >= 1, "at least 1"),
     "seed": (lambda n: 0 <= n < 2**32, "from 0 to 2**32 - 1"),

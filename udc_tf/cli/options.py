@@ -57,6 +57,7 @@ class Options:
     certainty: float | None = None
     size_compiles: int | None = None
     batch_size: int | None = None
+    search_batch_size: int | None = None
     learning_rate: float | None = None
     finetune_epochs: str | None = None
     teacher: str | None = None
@@ -175,6 +176,11 @@ class Run:
         return self.recipe.model(input_shape, classes)
 
     @property
+    def search_batch(self) -> int:
+        """The examples of a step of the search, all samples together."""
+        return self.recipe.search_batch_size or self.recipe.batch_size
+
+    @property
     def accelerator(self) -> str:
         """Vela's name of the NPU."""
         return self.where.accelerator
@@ -219,14 +225,16 @@ class Run:
             "space": r.space.to_dict(),
             "search": dataclasses.asdict(r.search),
             "search_epochs": r.search_epochs,
-            "batch_size": r.batch_size,
+            "batch_size": self.search_batch,
             "learning_rate": r.learning_rate,
             "size_compiles": self.size_compiles,
             "seed": self.seed,
         }
         if self.compresses:
             search["how"] = "udc-compress"
-        finetune = {"stages": dataclasses.asdict(r.stages), "teacher": o.teacher}
+        finetune: dict[str, Any] = {"stages": dataclasses.asdict(r.stages), "teacher": o.teacher}
+        if r.search_batch_size is not None:
+            finetune["batch_size"] = r.batch_size
         return {"search": search, "finetune": finetune, "export": {}}
 
 
@@ -241,9 +249,11 @@ def resolve(options: Options, needs_budget: bool = True) -> Run:
     changes: dict[str, Any] = {}
     if options.flash is not None:
         changes["flash"] = flag_values.checked_flash(options.flash)
-    for name in ("macs", "search_epochs", "batch_size"):
+    for name in ("macs", "search_epochs", "batch_size", "search_batch_size"):
         if (value := getattr(options, name)) is not None:
             changes[name] = value
+    if "batch_size" in changes:
+        changes.setdefault("search_batch_size", None)  # for both, unless told otherwise
     if options.task is not None:
         if options.task not in recipes.TASKS:
             raise UsageError(f"--task is one of {', '.join(recipes.TASKS)}. Got: {options.task!r}")

@@ -98,9 +98,9 @@ def train_search(
 
     What another run's search left in `begin_from` is where a new one begins.
     """
-    steps = steps_per_epoch(len(data.train), run.recipe.batch_size)
+    steps = steps_per_epoch(len(data.train), run.search_batch)
     train = data.training_batches(
-        run.recipe.batch_size,
+        run.search_batch,
         run.recipe.augmentation,
         run.seed,
         epoch=lambda: search.state.steps_done() // steps,

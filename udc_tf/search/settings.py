@@ -32,6 +32,7 @@ class SearchSettings:
             lower ones go on exploring.
         xi: how far the largest probability of a decision may rise above where it started; linear.
             Low values keep a decision open for longer.
+        xi_schedule: how it rises, "linear" or "cosine".
         certainty: how strongly the first guess (`udc_tf.search.start`) prefers what harms least.
             High values let a short run keep to the guess; 0 starts from uniform probabilities, as
             the paper does.
@@ -77,6 +78,7 @@ class SearchSettings:
     tau: tuple[float, float] = (0.66, 0.1)
     vartheta: tuple[float, float] = (0.0, 0.5)
     xi: tuple[float, float] = (0.1, 1.0)
+    xi_schedule: str = "linear"
     certainty: float = 60.0
     evidence: float = 0.1
     warmup: float = 0.2
@@ -123,6 +125,7 @@ class SearchSettings:
         check(is_whole(self.seed) and 0 <= self.seed < 2**32, "seed", "a whole number below 2**32")
         check(min(self.tau) > 0, "tau", "positive")
         check(0 <= min(self.vartheta) <= max(self.vartheta) <= 1, "vartheta", "between 0 and 1")
+        check(self.xi_schedule in ("linear", "cosine"), "xi_schedule", "'linear' or 'cosine'")
         check(min(self.xi) > 0, "xi", "positive; at 0 the order of the options is lost")
         check(self.certainty >= 0, "certainty", "at least 0")
         check(0 <= self.evidence <= 1, "evidence", "between 0 and 1")

@@ -134,11 +134,12 @@ class SearchState(keras.layers.Layer):
         in_warmup = step / tf.maximum(1.0, warmup)
         in_search = tf.minimum(1.0, (step - warmup) / tf.maximum(1.0, planned - warmup))
         progress = tf.where(warming_up, in_warmup, in_search)
+        rise = schedules.cosine if s.xi_schedule == "cosine" else schedules.linear
         return Now(
             warming_up=warming_up,
             tau=schedules.exponential(*s.tau, progress),
             vartheta=tf.where(warming_up, 0.0, schedules.linear(*s.vartheta, progress)),
-            xi=schedules.linear(*s.xi, tf.where(warming_up, 0.0, progress)),
+            xi=rise(*s.xi, tf.where(warming_up, 0.0, progress)),
         )
 
     def draw(self, now: Now) -> tf.Tensor:

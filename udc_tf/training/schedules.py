@@ -21,6 +21,15 @@ def linear(first: float, last: float, progress: tf.Tensor) -> tf.Tensor:
     return first + (last - first) * progress
 
 
+def cosine(first: float, last: float, progress: tf.Tensor) -> tf.Tensor:
+    """Half a cosine from first to last: slow at both ends.
+
+    >>> [round(float(cosine(0.0, 1.0, tf.constant(p))), 3) for p in (0.0, 0.25, 0.5, 1.0)]
+    [0.0, 0.146, 0.5, 1.0]
+    """
+    return first + (last - first) * (1.0 - tf.cos(np.pi * progress)) / 2.0
+
+
 @keras.saving.register_keras_serializable("udc_tf")
 class CosineOverRun(keras.optimizers.schedules.LearningRateSchedule):
     """Cosine from `initial` to `final` over a run, whose length `SearchModel.fit` fills in.
