@@ -6,6 +6,7 @@ What one page has trained, another finds done: commands go on where they were.
 import dataclasses
 import re
 import shlex
+import sys
 import tomllib
 from collections.abc import Mapping
 
@@ -171,6 +172,7 @@ def _look_up(command: str, *arguments: str) -> None:
 def test_examples_run(page, names, folder, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr(sys, "modules", sys.modules.copy())  # other tests have modules of a name
     known = dict(names, udc_tf=udc_tf, keras=keras, tf=tf)
     with run_eagerly():
         for number, (language, text) in enumerate(page.blocks()):

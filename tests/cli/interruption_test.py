@@ -104,16 +104,16 @@ def _same_weights(one, other):
 
 class TestFullDiskAtEveryChange:
     def test_search(self, tmp_path):
-        whole, expected = _architecture()
+        whole, expected = _architecture(epochs=2)
         (found, history), ended = _resumed_after_every_change(
-            tmp_path, lambda: _architecture(tmp_path / "state")
+            tmp_path, lambda: _architecture(tmp_path / "state", epochs=2)
         )
         assert ended >= 4
         assert found.choices == whole.choices
         _same_weights(found.weights, whole.weights)
         assert history == expected
         # Once more trains nothing, and another run is refused.
-        assert _architecture(tmp_path / "state")[1] == expected
+        assert _architecture(tmp_path / "state", epochs=2)[1] == expected
         with pytest.raises(ValueError, match="another run"):
             _architecture(tmp_path / "state", epochs=4)
 

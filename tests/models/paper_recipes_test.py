@@ -32,6 +32,7 @@ _SEARCH = {
     "evidence": 0.0,  # ours, so none of it
     "price": 0.0,  # |E - e*| instead
     "range_follow": 0.0,  # ours
+    # Our reading: the paper names no interval, and no gradient of weights that are pruned.
     "mask_refresh": 1,
     "pruned_gradient": 0.0,
 }

@@ -306,7 +306,7 @@ search.architecture().save(result)
 class TestResume:
     def test_killed_and_resumed_gives_the_same_architecture(self, tmp_path):
         results = []
-        for name, kills in (("whole", []), ("killed", [13, 27])):
+        for name, kills in (("whole", []), ("killed", [13])):
             result = tmp_path / f"{name}.json"
             for step in kills:
                 done = run_python("-c", _INTERRUPTED, tmp_path / name, result, step, check=False)

@@ -8,9 +8,11 @@ import subprocess
 import sys
 import time
 
+import keras
 import numpy as np
 import pytest
 
+from tests.support import networks
 from tests.support.paths import ROOT
 from tests.support.processes import environment
 from udc_tf.cli import commands
@@ -114,9 +116,15 @@ _COMMAND = "from udc_tf.cli import commands; commands.udc()"
 class TestCommands:
     def test_a_killed_worker_ends_all_and_all_go_on_together(self, tmp_path):
         work = tmp_path / "work"
+        x, y = networks.blobs(80)
+        np.savez(tmp_path / "data.npz", x=x, y=y)
+        layers = [keras.Input((8, 8, 1)), keras.layers.Conv2D(8, 3, strides=2, activation="relu")]
+        layers += [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(4)]
+        keras.Sequential(layers).save(tmp_path / "tiny.keras")
         flags = [
-            "--recipe=digits", "--examples=65", "--batch_size=32", "--search_epochs=20",
-            "--finetune_epochs=1,1,1", "--samples=1", "--size_compiles=0", "--runners=none",
+            f"--model={tmp_path / 'tiny.keras'}", f"--data={tmp_path / 'data.npz'}",
+            "--flash=4KiB", "--batch_size=32", "--search_epochs=12",
+            "--finetune_epochs=0,1,0", "--samples=1", "--size_compiles=0", "--runners=none",
             f"--workdir={work}",
         ]  # fmt: skip
 
@@ -133,15 +141,15 @@ class TestCommands:
         code, _, error = _finished(chief)
         assert code == 1 and "they go on from the last epoch" in error, error[-3000:]
         done = len(log.read_text().splitlines())
-        assert 1 <= done < 20 and not (work / "architecture.json").exists()
+        assert 1 <= done < 12 and not (work / "architecture.json").exists()
 
         chief, other = start(f"--workdir={work}")
         code, said, error = _finished(chief)
         assert code == 0, error[-3000:]
-        assert f"search {done}/20" not in said and f"search {done + 1}/20" in said
+        assert f"search {done}/12" not in said and f"search {done + 1}/12" in said
         assert _finished(other)[:2] == (0, "")  # which has nothing to say
         epochs = [json.loads(line)["epoch"] for line in log.read_text().splitlines()]
-        assert epochs == list(range(20))
+        assert epochs == list(range(12))
         results = json.loads((work / "results.json").read_text())
         assert results["flash_bytes"] <= results["flash_budget"]
         # One writer each time.
