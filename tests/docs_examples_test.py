@@ -69,7 +69,9 @@ class Page:
 _PAGES = (
     Page("README.md", {"--flash=16KiB": "--flash=4500B"}),
     Page("CONTRIBUTING.md"),
+    Page("docs/board.md", {"--board=corstone-300 --workdir=runs/board": "--workdir=runs/first"}),
     Page("docs/compress.md", {"24KiB,32KiB,48KiB": "4500B,5000B"}),
+    Page("docs/own_data.md", {"--flash=6KiB": "--flash=8KiB"}),
     Page("docs/quick_start.md"),
     Page(
         "docs/gpu.md",
@@ -91,6 +93,7 @@ _PAGES = (
     Page("docs/sequences.md"),
     Page("docs/size_model.md"),
     Page("docs/targets.md"),
+    Page("docs/tracking.md"),
     Page("docs/tutorial.md", {"96": "16", "(16, 32, 64, 128)": "(8, 16)"}, saved="mynetworks.py"),
 )
 _LESS = {r"(\w*_epochs|configurations|batches) = \S+": r"\1 = 1", "examples = 512": "examples = 16"}

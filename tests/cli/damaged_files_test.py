@@ -22,7 +22,7 @@ _FLAGS = (
     *("--verify_examples=4", "--runners=npu"),
 )
 # Written for people and never read again.
-_FOR_PEOPLE = ("report.html", "images/", "logs/", ".lock")
+_FOR_PEOPLE = ("report.html", "model_graph.json", "images/", "logs/", ".lock")
 
 
 class _Interrupt(keras.callbacks.Callback):

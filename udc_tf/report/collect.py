@@ -30,7 +30,7 @@ class Facts:
     export: dict[str, Any]  # the exporter's report.json
     search: list[dict[str, float]]
     finetune: list[dict[str, float]]
-    weights: list[dict[str, Any]]
+    network: keras.Model | None  # as finetuned
 
     @property
     def search_settings(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def collect(folder: pathlib.Path) -> Facts:
         export=readers.read_export_report(folder / "artefacts" / "report.json"),
         search=readers.read_history(folder / "search.jsonl"),
         finetune=readers.read_history(folder / "finetune.jsonl"),
-        weights=weight_rows(folder / "network.keras"),
+        network=_network(folder / "network.keras"),
     )
 
 
@@ -87,12 +87,10 @@ def bound_bytes(layer: dict[str, Any]) -> float:
     return float(layer["weights"] * (s * layer["bits"] + entropy) / 8)
 
 
-def weight_rows(path: pathlib.Path) -> list[dict[str, Any]]:
+def weight_rows(network: keras.Model) -> list[dict[str, Any]]:
     """For each layer: its weights before quantization, the levels, and the pruned zone."""
-    if not path.exists():
-        return []
     rows = []
-    for layer in kernel_layers(load_model(path, "remove it, and finetune anew")):
+    for layer in kernel_layers(network):
         integers = layer.integer_kernel()
         theta = keras.ops.convert_to_numpy(layer.theta).ravel()
         kept = keras.ops.convert_to_numpy(layer.mask).ravel() > 0
@@ -117,6 +115,10 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             found[package] = "not installed"
     return found
+
+
+def _network(path: pathlib.Path) -> keras.Model | None:
+    return load_model(path, "remove it, and finetune anew") if path.exists() else None
 
 
 def _json(path: pathlib.Path) -> dict[str, Any]:

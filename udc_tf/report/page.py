@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 
 from udc_tf.files import refuse_links_out_of, replaced_atomically
 from udc_tf.report import figures
-from udc_tf.report.collect import Facts, collect, versions
+from udc_tf.report.collect import Facts, collect, versions, weight_rows
+from udc_tf.report.model_graph import write_model_graph
 from udc_tf.report.style import styled
 from udc_tf.report.template import page, section, table, tiles
 
@@ -22,7 +23,7 @@ LABELS = {
 
 
 def write_report(folder: str | os.PathLike) -> pathlib.Path:
-    """Writes `report.html`, and its figures to `images/`, from what a work directory holds.
+    """Writes `report.html`, its figures and the network's graph from what a work directory holds.
 
     Example:
 
@@ -37,6 +38,8 @@ def write_report(folder: str | os.PathLike) -> pathlib.Path:
     with styled():
         drawn = _draw(facts)
     pictures = {name: embedded(figure, facts.folder, name) for name, figure in drawn.items()}
+    if facts.network is not None:
+        write_model_graph(facts.folder, facts.network, facts.export.get("layers", []))
     path = facts.folder / "report.html"
     with replaced_atomically(path) as partial:
         partial.write_text(_page(facts, pictures), encoding="utf-8")
@@ -68,8 +71,8 @@ def _draw(facts: Facts) -> dict[str, Figure]:
         drawn["memory"] = figures.memory_figure(tensors, budget)
     drawn["decisions"] = figures.decisions_figure(facts.architecture["layers"])
     drawn["bytes"] = figures.bytes_figure(facts.layer_bytes())
-    if facts.weights:
-        drawn["weights"] = figures.histograms_figure(facts.weights)
+    if facts.network is not None:
+        drawn["weights"] = figures.histograms_figure(weight_rows(facts.network))
     if facts.search:
         drawn["search"] = figures.search_figure(facts.search, metric, label)
     if facts.finetune:
@@ -142,7 +145,7 @@ def _page(facts: Facts, pictures: dict[str, str]) -> str:
             "<p>Pale: the weights before quantization. Blue ticks: the levels they are deployed "
             "as. Orange: the pruned zone.</p>" + picture("weights", "Histograms of the weights"),
         )
-        if facts.weights
+        if facts.network is not None
         else "",
         section(
             "Training",
