@@ -46,7 +46,7 @@ class Rows:
     ):
         self.path = pathlib.Path(path)
         self._end = None if max_minutes is None else time.monotonic() + 60 * max_minutes
-        self._only_report = only_report
+        self.only_report = only_report
 
     def read(self) -> dict[str, Row]:
         return json.loads(self.path.read_text()) if self.path.is_file() else {}
@@ -63,7 +63,7 @@ class Rows:
         The claim is a lock of the system, so it ends with its process, however that ends.
         """
         late = self._end is not None and time.monotonic() > self._end
-        if self._only_report or late:
+        if self.only_report or late:
             return None
         file = _lock_file(self.path, key)
         try:

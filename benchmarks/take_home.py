@@ -72,10 +72,10 @@ def _found(work: pathlib.Path) -> Row:
     }
 
 
-def measure_int8(name: str) -> Row:
-    """The same network with 8 bits, at full width and dense, trained for as many epochs."""
-    network = NETWORKS[name]
-    given: dict[str, Any] = dict(f.removeprefix("--").split("=", 1) for f in network.command(0))
+def measure_int8(name: str, seed: int = 0, width: float = 1.0) -> Row:
+    """The same network with 8 bits, dense, trained for as many epochs; at full width by default."""
+    command = NETWORKS[name].command(seed)
+    given: dict[str, Any] = dict(f.removeprefix("--").split("=", 1) for f in command)
     # Numbers come as text from the command; Options has them as flags make them.
     for number in ("examples", "search_epochs", "samples", "size_compiles", "batch_size", "seed"):
         if number in given:
@@ -85,7 +85,9 @@ def measure_int8(name: str) -> Row:
     recipe, task, data = run.recipe, task_of(run.recipe.task), run.load_data()
     epochs = recipe.search_epochs + recipe.stages.total_epochs
     watch = Stopwatch()
-    tiny = udc_tf.compact(run.build_model(data.input_shape, data.classes), bits=8)
+    whole = run.build_model(data.input_shape, data.classes)
+    tiny = udc_tf.compact(whole, width=width, bits=8)
+    folder = f"int8_width_{width}_seed_{seed}"
     stages = dataclasses.replace(recipe.stages, epochs=epochs)
     udc_tf.finetune(
         tiny,
@@ -94,13 +96,13 @@ def measure_int8(name: str) -> Row:
         stages=stages,
         loss=task.loss(tiny, stages.label_smoothing),
         metrics=task.metrics(),
-        workdir="int8_state",
+        workdir=f"{folder}_state",
         seed=run.seed,
         verbose=2,
     )
     scores = training_steps.evaluate_parts(run, tiny, data)
     calibration = training_steps.calibration_inputs(data)
-    made = udc_tf.export.export(tiny, "int8", accelerator=ACCELERATOR, calibration=calibration)
+    made = udc_tf.export.export(tiny, folder, accelerator=ACCELERATOR, calibration=calibration)
     return {
         "epochs": epochs,
         "validation": scores["validation_score"],
@@ -117,6 +119,10 @@ def measure_mlperf(path: pathlib.Path, folder: pathlib.Path) -> Row:
     """MLPerf Tiny's own int8 file, compiled as ours are."""
     made = udc_tf.export.compile_with_vela(path, folder, accelerator=ACCELERATOR)
     return {"flash": made.flash_bytes, "sram": made.sram_bytes}
+
+
+def define_work() -> None:
+    flags.DEFINE_string("work", None, "Where the work directories are.", required=True)
 
 
 def workdir(name: str, seed: int) -> pathlib.Path:
@@ -198,7 +204,7 @@ def run(rows: Rows) -> str:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("work", None, "Where the work directories are.", required=True)
+    define_work()
     flags.DEFINE_list("networks", [], "Which; all by default.")
     flags.DEFINE_list("seeds", ["0"], "The files are those of seed 0.")
     harness.main(run, "take_home")
