@@ -1,6 +1,6 @@
 """How much flash the same accuracy takes, and how accurate the same flash is: UDC beside int8.
 
-    python -m benchmarks.headline --work=FOLDER       # what has no row yet
+    python -m benchmarks.headline       # what has no row yet
 
 Networks at full size, images and sounds not pooled. UDC's are those of `benchmarks.take_home`, all
 seeds; the int8 networks are of the same family, dense and of several widths, trained for as many

@@ -1,7 +1,8 @@
 """Networks to take home: `zoo/`, three budgets of each, with all that firmware needs.
 
-    python -m benchmarks.take_home --work=FOLDER                       # what has no row yet
-    python -m benchmarks.take_home --work=FOLDER --networks=activity   # one of them
+    python -m benchmarks.take_home                        # what has no row yet
+    python -m benchmarks.take_home --networks=activity    # one of them
+    python -m benchmarks.take_home --only_report          # the cards, and the table of the README
 
 Each network is what one command finds, `udc --recipe=NAME --flash=A,B,C`, in a work directory under
 `--work`, so that an interrupted run goes on. With its row, the files of seed 0 go to `zoo/`, beside
@@ -122,7 +123,7 @@ def measure_mlperf(path: pathlib.Path, folder: pathlib.Path) -> Row:
 
 
 def define_work() -> None:
-    flags.DEFINE_string("work", None, "Where the work directories are.", required=True)
+    flags.DEFINE_string("work", "build/take_home", "Where the work directories are.")
 
 
 def workdir(name: str, seed: int) -> pathlib.Path:
@@ -200,6 +201,7 @@ def run(rows: Rows) -> str:
             if f"{name}/0" in found and workdir(name, 0).is_dir():
                 zoo_cards.take_files(name, workdir(name, 0))
     zoo_cards.write_cards(found)
+    zoo_cards.write_results(found)
     return harness.write(zoo_cards.ZOO / "README.md", zoo_cards.overview(found))
 
 

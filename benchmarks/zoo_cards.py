@@ -14,6 +14,15 @@ from benchmarks.harness import Row, mean_and_deviation, table
 from benchmarks.zoo_networks import NETWORKS
 
 ZOO = pathlib.Path(__file__).parents[1] / "zoo"
+README = ZOO.with_name("README.md")
+RESULTS = (
+    "spoken_digits_conv1d",
+    "cifar10",
+    "fashion_mnist",
+    "activity",
+    "super_resolution",
+)  # of the README
+_MARKS = "<!-- made by: python -m benchmarks.take_home --only_report -->\n", "<!-- end -->"
 _COLOURS = 64  # of a report's pictures: a third of the bytes
 _HEAD = ("network", "budget", "test", "flash", "SRAM", "cycles", "MACs")
 
@@ -123,9 +132,39 @@ multiplications of seed 0. The int8 networks have the same layers at full width,
 epochs. Flash is the compiled file.
 
 Check one: `udc-run zoo/NAME/BUDGET/model_vela.tflite`. Make them anew:
-`python -m benchmarks.take_home --work=FOLDER`.
+`python -m benchmarks.take_home`.
 Listed but not made yet: {absent}.
 """
+
+
+def write_results(rows: Mapping[str, Row]) -> None:
+    """Puts the table of results into the README, between its two marks."""
+    head, _, rest = README.read_text().partition(_MARKS[0])
+    _, _, tail = rest.partition(_MARKS[1])
+    harness.write(README, f"{head}{_MARKS[0]}{results(rows)}{_MARKS[1]}{tail}")
+
+
+def results(rows: Mapping[str, Row]) -> str:
+    """A line for each of some networks: its largest budget, beside int8 of the same family."""
+    lines = []
+    for name in RESULTS:
+        found, int8 = seeds_of(rows, name), rows.get(f"{name}/int8")
+        if not found or int8 is None:
+            continue
+        network = NETWORKS[name]
+        budget = network.budgets[-1]
+        of = [row["budgets"][budget] for row in found]
+        score = _score(of[0]["metric"], [row["test"] for row in of])
+        flash = of[0]["flash"]
+        lines.append(
+            (
+                f"[{network.title}](zoo/{name}/{budget}/README.md)",
+                f"{score} in {flash:,} bytes",
+                f"{_score(of[0]['metric'], [int8['test']])} in {int8['flash']:,} bytes",
+                f"{int8['flash'] / flash:.1f}",
+            )
+        )
+    return table(("network", "UDC", "int8, full width", "times less flash"), lines)
 
 
 def _line(name: str, budget: str, row: Row, score: str) -> tuple[str, ...]:

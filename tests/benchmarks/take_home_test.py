@@ -7,6 +7,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
+from benchmarks import zoo_cards
 from benchmarks.zoo_networks import NETWORKS
 from tests.support.paths import ROOT
 from udc_tf.export import manifest, run_main
@@ -58,6 +59,11 @@ def test_card_says_what_it_was_made_with(folder):
 def test_networks_are_of_known_recipes_and_a_few_megabytes():
     assert {network.recipe for network in NETWORKS.values()} <= RECIPES.keys()
     assert sum(f.stat().st_size for f in ZOO.rglob("*") if f.is_file()) < _MOST_BYTES
+
+
+def test_the_results_of_the_readme_are_those_of_the_rows():
+    rows = json.loads((ROOT / "benchmarks" / "results" / "take_home.json").read_text())
+    assert zoo_cards.results(rows) in (ROOT / "README.md").read_text()
 
 
 def test_nothing_names_a_folder_of_the_machine_it_was_made_on():
