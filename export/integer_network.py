@@ -143,6 +143,7 @@ class Value:
         follows: index of the value whose scale this one has.
         rounds_twice: whether the Keras network, too, rounds it as the integers do.
         measured_with: the quantizer of a value to be calibrated; those with one have one range.
+        limit: of that range, on either side of zero.
     """
 
     name: str
@@ -152,6 +153,7 @@ class Value:
     follows: int | None = None
     rounds_twice: bool = False
     measured_with: str | None = None
+    limit: float = math.inf
 
 
 @dataclasses.dataclass

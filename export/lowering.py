@@ -5,6 +5,7 @@ channels on its own becomes a 1x1 depthwise convolution. A dense layer that batc
 becomes a 1x1 convolution, because only convolutions have a scale a channel.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -150,7 +151,8 @@ class _Lowering:
         low, high = float(layer.minimum.numpy()), float(layer.maximum.numpy())
         seen = layer.fixed_range is not None or float(layer.seen.numpy()) > 0.5
         if not seen or not high > low:
-            self._emitter.root(value).measured_with = node.name
+            root = self._emitter.root(value)
+            root.measured_with, root.limit = node.name, layer.limit or math.inf
             return value  # it never saw data
         target = self._emitter.values[value]
         # The value whose scale this one has: a dense layer with batch norm is a convolution and a

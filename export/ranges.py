@@ -37,7 +37,8 @@ def quantize_values(
             continue
         low = min(observed[m][0] for m in members)
         high = max(observed[m][1] for m in members)
-        quantizations.append(Quantization.of_range(low, high))
+        limit = min(network.values[m].limit for m in members)
+        quantizations.append(Quantization.of_range(max(low, -limit), min(high, limit)))
     return network, quantizations
 
 

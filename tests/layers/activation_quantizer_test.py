@@ -30,7 +30,13 @@ class TestActivationQuantizer:
         assert float(layer.maximum.numpy()) == 0
 
     @pytest.mark.parametrize(
-        "arguments", [{}, {"momentum": 0.5, "hold_peaks": True}, {"fixed_range": (0.0, 6.0)}]
+        "arguments",
+        [
+            {},
+            {"momentum": 0.5, "hold_peaks": True},
+            {"fixed_range": (0.0, 6.0)},
+            {"limit": 1.0},
+        ],
     )
     def test_as_keras_layer(self, arguments, tmp_path):
         layer = ActivationQuantizer(**arguments)
@@ -111,14 +117,46 @@ class TestActivationQuantizer:
             y = tf.reduce_sum(layer(x))
         np.testing.assert_array_equal(tape.gradient(y, x), [0.0, 1.0, 0.0])
 
+    def test_a_limited_range_stays_within_and_lets_gradients_back(self):
+        layer = ActivationQuantizer(limit=8.0)
+        layer.build(())
+        layer.set_range(-20.0, 3.0)
+        assert (layer.minimum.numpy(), layer.maximum.numpy()) == (-8.0, 3.0)
+        layer.enabled.assign(1)
+        layer.tracking.assign(1)
+        x = tf.constant([-90.0, 0.0, 90.0])
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x, training=True)
+        np.testing.assert_array_equal(tape.gradient(y, x), [1.0, 1.0, 1.0])
+        assert layer.maximum.numpy() == 3.25  # a twentieth of the way to the limit
+        assert abs(layer(x)).numpy().max() < 8.1
+
     def test_bad_arguments_name_what_was_received(self):
         with pytest.raises(ValueError, match="Received: 1"):
             ActivationQuantizer(momentum=1)
         with pytest.raises(ValueError, match=r"Received: \(1, 2\)"):
             ActivationQuantizer(fixed_range=(1, 2))
+        with pytest.raises(ValueError, match="Received: 0"):
+            ActivationQuantizer(limit=0)
 
 
 class TestPoints:
+    def test_what_only_saturating_functions_take_is_limited(self):
+        x = keras.Input((8, 8, 3), name="image")
+        gate = kl.Conv2D(4, 3, name="gate", activation="sigmoid")(x)
+        swish = kl.Conv2D(4, 3, name="swish")(x)
+        swish = kl.Multiply(name="product")([swish, kl.Activation("sigmoid")(swish)])
+        tanh = keras.ops.tanh(kl.Add(name="sum")([gate, swish]))
+        dense = kl.Dense(4, name="dense", activation="sigmoid")(kl.Conv2D(4, 3, name="conv")(x))
+        found = quantizers(compact(x, kl.Add(name="last")([tanh, dense])))
+        limits = {name: q.limit for name, q in found.items() if q.limit is not None}
+        assert limits == {
+            "gate_preactivation_quantizer": 8.0,
+            "sum_quantizer": 4.0,
+            "dense_preactivation_quantizer": 8.0,
+        }
+
     def test_batch_norm_and_relu_fold_into_the_convolution(self):
         x = keras.Input((8, 8, 3), name="image")
         y = kl.ReLU(name="relu")(kl.BatchNormalization()(kl.Conv2D(4, 3, name="conv")(x)))

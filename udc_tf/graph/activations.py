@@ -28,6 +28,7 @@ class Activation:
         range: what TFLite prescribes for its output, or where 8 bits are to saturate because the
             activation has its limits there; None if that follows from data.
         limited: whether the limits of `range` are the activation's own.
+        saturates: beyond this, on either side of zero, its int8 output stays at an end.
         mixes_channels: whether an output depends on several channels.
         refused: why it cannot be exported; None if it can.
     """
@@ -38,6 +39,7 @@ class Activation:
     fuses: bool = False
     range: tuple[float, float] | None = None
     limited: bool = False
+    saturates: float | None = None
     mixes_channels: bool = False
     refused: str | None = None
 
@@ -45,8 +47,8 @@ class Activation:
 LINEAR = Activation("linear")
 _RELU = Activation("relu", "RELU", fuses=True)
 _RELU6 = Activation("relu6", "RELU6", fuses=True)
-_SIGMOID = Activation("sigmoid", "LOGISTIC", range=(0.0, 255 / 256))
-_TANH = Activation("tanh", "TANH", range=(-1.0, 127 / 128))
+_SIGMOID = Activation("sigmoid", "LOGISTIC", range=(0.0, 255 / 256), saturates=8.0)
+_TANH = Activation("tanh", "TANH", range=(-1.0, 127 / 128), saturates=4.0)
 _SOFTMAX = Activation("softmax", "SOFTMAX", range=(0.0, 255 / 256), mixes_channels=True)
 _SILU = Activation("silu", "SILU")
 _HARD_SILU = Activation("hard_silu", "HARD_SWISH")

@@ -53,6 +53,12 @@ def activation_of_node(node: Node) -> Activation:
     return activations.of_layer(node.layer, len(node.output.shape))
 
 
+def saturation(node: Node) -> float | None:
+    """Beyond which input a call of sigmoid or tanh alone saturates; None of all others."""
+    activation = activation_of_node(node)
+    return activation.saturates if rule_of_node(node).operator == activation.operator else None
+
+
 def kernel_kind(layer: keras.Operation) -> str | None:
     """ "Conv1D", "Conv2D", "Dense", ... of a layer that can be searched; else None."""
     rule = rule_of(layer)

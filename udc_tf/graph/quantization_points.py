@@ -7,7 +7,8 @@ An operator's output is written in 8 bits with a scale of its own, except that
 - pooling by maximum or window average, padding, reshaping and the like keep their input's scale;
 - all inputs of a concatenation and its output have one scale;
 - all steps of a layer over time have one, so that kernels and tables are stored once;
-- softmax, sigmoid and tanh have a prescribed scale.
+- softmax, sigmoid and tanh have a prescribed scale; what only sigmoid or tanh take needs no range
+  beyond which these saturate.
 
 `quantization_points` finds these tensors in a traced model.
 """
@@ -23,6 +24,7 @@ from udc_tf.graph.layer_rules import (
     absorbed,
     activation_of_node,
     rule_of_node,
+    saturation,
     splits_activation,
 )
 from udc_tf.graph.trace import Graph, Node, TensorRef
@@ -37,6 +39,7 @@ class Point:
 
     name: str
     fixed_range: tuple[float, float] | None = None
+    limit: float | None = None
     shared: bool = False
     is_output: bool = False
 
@@ -44,6 +47,7 @@ class Point:
         return ActivationQuantizer(
             hold_peaks=self.shared,
             fixed_range=self.fixed_range,
+            limit=self.limit,
             inference_only=self.is_output and self.fixed_range is not None,
             name=self.name,
         )
@@ -94,6 +98,7 @@ class _Planner:
         self._parent: dict[int, int] = {}  # tensors whose range is one
         self._names: dict[int, str] = {}  # of quantized tensors
         self._fixed: dict[int, tuple[float, float]] = {}
+        self._limits: dict[int, float | None] = {}  # of quantized tensors
         self._first: dict[str, int] = {}  # of the tensors that have such a range in a whole
         self._earlier: dict[int, int] = {}  # the others -> the first
 
@@ -122,7 +127,7 @@ class _Planner:
                     split[node.output.id] = split[self._earlier[node.output.id]]
                     continue
                 name = _unique(f"{conversion.safe_name(node.name)}_preactivation_quantizer", used)
-                split[node.output.id] = Point(name)
+                split[node.output.id] = Point(name, limit=activation_of_node(node).saturates)
         members: dict[int, list[int]] = {}
         for i in self._names:
             if i not in self._fixed:
@@ -136,10 +141,21 @@ class _Planner:
             points[i] = Point(
                 _unique(f"{conversion.safe_name(name)}_quantizer", used),
                 fixed_range=self._fixed.get(i),
+                limit=None if i in self._fixed else self._common_limit(members[self._root(i)]),
                 shared=i not in self._fixed and len(members[self._root(i)]) > 1,
                 is_output=i in self._outputs,
             )
         return QuantizationPoints(points, split)
+
+    def _common_limit(self, tensors: list[int]) -> float | None:
+        """What bounds a range that several tensors have."""
+        return _widest([self._limits.get(i) for i in tensors])
+
+    def _limit(self, ref: TensorRef) -> float | None:
+        """Where all that take a tensor saturate; None if one does not."""
+        if self._uses.is_output(ref):
+            return None
+        return _widest([saturation(taker) for taker in self._uses.consumers(ref)])
 
     def _visit(self, node: Node) -> None:
         outputs = keras.tree.flatten(node.outputs)
@@ -165,6 +181,7 @@ class _Planner:
             return  # written after the last of them
         for ref in outputs:
             self._names[ref.id] = node.name
+            self._limits[ref.id] = self._limit(ref)
         if node.whole is not None:
             name = node.whole.ranges.get(node.name, node.name)
             first = self._first.setdefault(name, node.output.id)
@@ -174,6 +191,12 @@ class _Planner:
         prescribed = activation_of_node(node).range
         if prescribed is not None:
             self._fixed[node.output.id] = prescribed
+
+
+def _widest(limits: list[float | None]) -> float | None:
+    """The largest, if all are limits."""
+    known = [limit for limit in limits if limit is not None]
+    return max(known, default=None) if len(known) == len(limits) else None
 
 
 def _unique(name: str, used: set[str]) -> str:

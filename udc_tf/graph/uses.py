@@ -44,7 +44,11 @@ class Uses:
     def is_output(self, ref: TensorRef) -> bool:
         return self._identity(ref) in self._outputs
 
+    def consumers(self, ref: TensorRef) -> list[Node]:
+        """All calls that take a tensor."""
+        return self._consumers.get(self._identity(ref), [])
+
     def sole_consumer(self, ref: TensorRef) -> Node | None:
         """The only call that takes a tensor, which is no output of the model; else None."""
-        consumers = self._consumers.get(self._identity(ref), [])
+        consumers = self.consumers(ref)
         return consumers[0] if len(consumers) == 1 and not self.is_output(ref) else None

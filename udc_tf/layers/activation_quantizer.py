@@ -1,5 +1,6 @@
 """8-bit activations as TFLite computes them."""
 
+import math
 from typing import Any
 
 import keras
@@ -27,6 +28,8 @@ class ActivationQuantizer(keras.layers.Layer):
             grows at once and shrinks slowly, so that it covers the widest of them.
         fixed_range: `(minimum, maximum)` for operators whose output scale TFLite prescribes; never
             tracked.
+        limit: the range never goes beyond it on either side of zero. For what only goes into a
+            function that saturates there: its steps would be coarser than they need be.
         inference_only: do not quantize in training. For a probability that goes into the loss:
             rounded to 0 it would have no gradient.
 
@@ -46,6 +49,7 @@ class ActivationQuantizer(keras.layers.Layer):
         momentum: float = 0.95,
         hold_peaks: bool = False,
         fixed_range: tuple[float, float] | None = None,
+        limit: float | None = None,
         inference_only: bool = False,
         **kwargs: Any,
     ):
@@ -54,9 +58,12 @@ class ActivationQuantizer(keras.layers.Layer):
             raise ValueError(f"`momentum` must be in [0, 1). Received: {momentum}")
         if fixed_range is not None and not (fixed_range[0] <= 0 < fixed_range[1]):
             raise ValueError(f"`fixed_range` must include zero. Received: {fixed_range}")
+        if limit is not None and not limit > 0:
+            raise ValueError(f"`limit` must be above zero. Received: {limit}")
         self.momentum = momentum
         self.hold_peaks = hold_peaks
         self.fixed_range = None if fixed_range is None else tuple(fixed_range)
+        self.limit = limit
         self.inference_only = inference_only
 
     def build(self, input_shape: Shape) -> None:
@@ -118,9 +125,10 @@ class ActivationQuantizer(keras.layers.Layer):
         return self.fractions is not None and float(tf.reduce_min(self.fractions)) > 0
 
     def set_range(self, minimum: float, maximum: float) -> None:
-        """Sets the range, widened to include zero."""
-        self.minimum.assign(min(float(minimum), 0.0))
-        self.maximum.assign(max(float(maximum), 0.0))
+        """Sets the range, widened to include zero, and within `limit`."""
+        limit = math.inf if self.limit is None else self.limit
+        self.minimum.assign(max(min(float(minimum), 0.0), -limit))
+        self.maximum.assign(min(max(float(maximum), 0.0), limit))
         self.seen.assign(1.0)
 
     def round_as_integers(self, units: float | np.ndarray, fractions: float | np.ndarray) -> None:
@@ -154,7 +162,11 @@ class ActivationQuantizer(keras.layers.Layer):
                 scale = tf.cast(tf.cast(high - low, tf.float64) / 255, tf.float32)
                 rounded = self._rounded(values, high, scale)
                 values += tf.stop_gradient(rounded - values)
-            return tf.cast(tf.quantization.fake_quant_with_min_max_vars(values, low, high), dtype)
+            codes = tf.quantization.fake_quant_with_min_max_vars(values, low, high)
+            if training and self.limit is not None:
+                # What lies beyond must find its way back: a wrong probability near 0 has to learn.
+                codes = values + tf.stop_gradient(codes - values)
+            return tf.cast(codes, dtype)
 
         dtype = inputs.dtype
         usable = (tf.convert_to_tensor(self.enabled) > 0.5) & (high > low)
@@ -187,6 +199,8 @@ class ActivationQuantizer(keras.layers.Layer):
         tracking = tf.convert_to_tensor(self.tracking) > 0.5
         values = tf.cast(tf.stop_gradient(inputs), tf.float32)
         low, high = tf.minimum(tf.reduce_min(values), 0.0), tf.maximum(tf.reduce_max(values), 0.0)
+        if self.limit is not None:
+            low, high = tf.maximum(low, -self.limit), tf.minimum(high, self.limit)
         old_low, old_high = tf.convert_to_tensor(self.minimum), tf.convert_to_tensor(self.maximum)
         seen = tf.convert_to_tensor(self.seen)
         keep = tf.where(seen < 0.5, 0.0, self.momentum)
@@ -207,5 +221,6 @@ class ActivationQuantizer(keras.layers.Layer):
             "momentum": self.momentum,
             "hold_peaks": self.hold_peaks,
             "fixed_range": self.fixed_range,
+            "limit": self.limit,
             "inference_only": self.inference_only,
         }
