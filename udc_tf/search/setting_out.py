@@ -103,7 +103,7 @@ def listen(search: "SearchModel", rounds: int) -> None:
         return
     harms = state.harms.numpy()
     losses = losses_of(search, moves, batches)
-    found = evidence.steps_between(plan.decisions, harms, bases, losses)
+    found = evidence.steps_between(plan.decisions, harms, bases, losses, _prior(search))
     updated = evidence.updated_harms(plan.decisions, harms, found)
     updated = workers.mean_over_workers(search.distribute_strategy, updated)
     logits, pressure = _solved(search, updated, search.settings.certainty)
