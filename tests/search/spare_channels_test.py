@@ -16,13 +16,12 @@ def _factors(images, batches=8):
     wide = kl.Conv2D(16, 1, name="wide")(narrow)
     image = kl.Conv2D(16, 3, activation="relu", padding="same", name="image")(inputs)
     both = kl.Concatenate()([wide, image])
-    outputs = kl.Dense(4, name="classes")(
-        kl.GlobalAveragePooling2D()(kl.Conv2D(8, 3, name="reader")(both))
-    )
+    read = kl.Conv2D(8, 3, name="reader")(both)
+    outputs = kl.Dense(4, name="classes")(kl.GlobalAveragePooling2D()(read))
     space = udc_tf.SearchSpace(widths=(0.25, 0.5, 1.0))
-    search = udc_tf.make_searchable(keras.Model(inputs, outputs), space, udc_tf.Flash(8_000))
+    search = udc_tf.make_searchable(keras.Model(inputs, outputs), space, udc_tf.Flash(5_000))
     rows = search.rows
-    likely = np.full(len(rows), 2)
+    likely = np.array([len(d.options) - 1 for d in search.problem.plan.decisions])
     rng = np.random.default_rng(0)
     x = [rng.normal(size=(images, 6, 6, 1)).astype("float32") for _ in range(batches)]
     found = spare_channels.factors(search, likely, x)

@@ -29,7 +29,7 @@ from udc_tf.training import batch_norm
 if TYPE_CHECKING:
     from udc_tf.search.model import SearchModel
 
-_RIDGE = 1e-5
+_RIDGE = 1e-4  # of the mean variance; sums in single precision are not exact
 _LEAST = 1e-3
 _MOST_CHANNELS = 1_024  # the time of a regression goes with the third power
 
@@ -124,7 +124,8 @@ def _covariances(
     halves: list[list[list[np.ndarray]]] = [[], []]
     with batch_norm.unchanged(search.network):
         for number, x in enumerate(batches):
-            halves[number % 2].append([[np.asarray(t) for t in m] for m in moments(x)])
+            found = [[np.asarray(t, np.float64) for t in m] for m in moments(x)]
+            halves[number % 2].append(found)
     result = {}
     for group, (layer, inputs) in read.items():
         place = next(i for i, other in enumerate(layers) if other is layer)
