@@ -48,7 +48,7 @@ def trained(data: str, budget: int, search) -> dict[Layers, float]:
     found: dict[Layers, list[float]] = {}
     for row in json.loads(path.read_text()).values():
         same = (row["data"], row["budget"], row["epochs"]) == (data, budget, EPOCHS)
-        if not same or "validation_accuracy" not in row or row["tightening_rounds"]:
+        if not same or "validation_accuracy" not in row or row.get("tightening_rounds"):
             continue
         layers = layers_of(row, search)
         if layers is not None:
