@@ -278,8 +278,8 @@ def oracle(problem: Problem) -> udc_tf.Architecture:
     return describe(search, repaired_choice(search, scores))
 
 
-def measure(name: str, method: str, seed: int) -> Row:
-    problem, watch = PROBLEMS[name], Stopwatch()
+def measure(problem: Problem, method: str, seed: int) -> Row:
+    watch = Stopwatch()
     search = searched(problem, dataclasses.replace(METHODS[method], seed=seed))
     seconds = watch.read().cpu
     likely = search.state.log_probabilities()
@@ -297,9 +297,9 @@ def measure(name: str, method: str, seed: int) -> Row:
     return row
 
 
-def report(rows: Mapping[str, Row]) -> str:
+def report(rows: Mapping[str, Row], problems: Mapping[str, Problem]) -> str:
     lines = []
-    for name in PROBLEMS:
+    for name in problems:
         of = {m: [r for k, r in rows.items() if k.startswith(f"{name}/{m}/")] for m in METHODS}
         scores = [100 * r["score"] for r in of["default"]]
         if not scores:
@@ -318,15 +318,13 @@ def report(rows: Mapping[str, Row]) -> str:
     return harness.table(head, lines)
 
 
-def run(rows: Rows) -> str:
-    for method, seed, name in itertools.product(METHODS, SEEDS, PROBLEMS):
-        if method == "default" or seed == 0:
-            rows.once(
-                f"{name}/{method}/seed {seed}", functools.partial(measure, name, method, seed)
-            )
-    text = report(rows.read())
-    return harness.write(rows.path.with_suffix(".md"), text)
+def measured(rows: Rows, problems: Mapping[str, Problem]) -> str:
+    """All of these problems with all methods and seeds; returns the report."""
+    for method, seed, name in itertools.product(METHODS, SEEDS, problems):
+        key = f"{name}/{method}/seed {seed}"
+        rows.once(key, functools.partial(measure, problems[name], method, seed))
+    return harness.write(rows.path.with_suffix(".md"), report(rows.read(), problems))
 
 
 if __name__ == "__main__":
-    harness.main(run, "planted")
+    harness.main(functools.partial(measured, problems=PROBLEMS), "planted")

@@ -116,9 +116,10 @@ def searched(task: Task, target, settings: udc_tf.SearchSettings, epochs: int):
 
 
 def proposed(search, task: Task, target: udc_tf.Flash) -> udc_tf.Architecture:
-    """What a search ended with, repaired to take up the budget."""
+    """What a search ended with, repaired to take up the budget, as `architecture` does it."""
     scores = preferences(search.state.log_probabilities().numpy(), search.problem.plan)
-    return sized(lambda b: most_likely_within(search, scores, b, task), task, target)
+    worth = search.state.worth()
+    return sized(lambda b: most_likely_within(search, scores, b, task, worth), task, target)
 
 
 def dnas_recipe(setting: str) -> Recipe:

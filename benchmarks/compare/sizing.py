@@ -110,12 +110,17 @@ def statistics_batches(task: Task) -> list[np.ndarray]:
     return [x[i : i + size] for i in range(0, min(len(x), 8 * size), size)]
 
 
-def most_likely_within(search, log_pi: np.ndarray, predicted: float, task: Task):
-    """The architecture with the most likely options below a predicted size; None if too small."""
+def most_likely_within(
+    search, log_pi: np.ndarray, predicted: float, task: Task, worth: np.ndarray | None = None
+):
+    """The architecture with the most likely options below a predicted size; None if too small.
+
+    `worth` as for `repair`: what the search knows of the options, whatever they cost.
+    """
     bound = dataclasses.replace(search.problem.bound[0], budget=predicted)
     budget, valid = Budget((bound,)), search.state.valid.numpy()
     smallest = extreme(bound, search.problem.plan, True)
     if budget.ratio(smallest) > 1:
         return None
-    chosen = repair(log_pi, valid, budget, smallest)
+    chosen = repair(log_pi, valid, budget, smallest, worth)
     return architecture_of(search, chosen, statistics_batches(task))

@@ -89,7 +89,9 @@ class TestUpdatedHarms:
         decisions, harms, steps = _measured({"a": 0.2, "b": 0.2, "c": 0.2}, kind="bits")
         harms[0] = (0.51, 0.01, 0.0)
         changed = [
-            dataclasses.replace(s, prior=0.01, measured=0.5) if s.upward and s.decision == 0 else s
+            dataclasses.replace(s, prior=0.01, harm=0.01, measured=0.5)
+            if s.upward and s.decision == 0
+            else s
             for s in steps
         ]
         assert evidence.updated_harms(decisions, harms, changed)[0, 1] > 1

@@ -53,19 +53,40 @@ Move = tuple[int, int]  # decision, option
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """From an option to the next larger that was measured: what the smaller one costs more."""
+    """From an option to the next larger that was measured: what the smaller one costs more.
+
+    Attributes:
+        upward: above the base.
+        prior: the difference of harm by the prior alone.
+        harm: the same with what earlier rounds have found.
+    """
 
     decision: int
     small: int
     large: int
-    upward: bool  # above the base
+    upward: bool
     prior: float
+    harm: float
     measured: float
     error: float
 
     @property
     def unit(self) -> float:
+        return max(self.harm, _LEAST_HARM)
+
+    @property
+    def rate(self) -> float:
+        """The loss per unit of the prior's harm; that a gain corresponds to, above the base."""
+        loss = self.measured / (_LASTING if self.upward else 1.0)
+        return max(loss, self.error, _NOTHING) / self.weight
+
+    @property
+    def weight(self) -> float:
         return max(self.prior, _LEAST_HARM)
+
+    @property
+    def is_significant(self) -> bool:
+        return self.measured > _SIGNIFICANT * self.error
 
 
 def options_to_measure(decision: Decision, base: int) -> list[int]:
@@ -120,8 +141,15 @@ def steps_between(
     harms: np.ndarray,
     bases: np.ndarray,
     losses: Mapping[Move, np.ndarray],
+    prior: np.ndarray | None = None,
 ) -> list[Step]:
-    """The differences between neighbours among the measured options of each decision."""
+    """The differences between neighbours among the measured options of each decision.
+
+    Args:
+        harms: of all options, as far as is known by now.
+        prior: the same by the prior alone, if that is something else.
+    """
+    prior = harms if prior is None else prior
     steps = []
     for row in range(len(decisions)):
         found = {option: loss for (of, option), loss in losses.items() if of == row}
@@ -131,10 +159,10 @@ def steps_between(
         for place, (small, large) in enumerate(itertools.pairwise(order)):
             differences = found[small] - found[large]
             error = float(differences.std(ddof=1) / np.sqrt(len(differences)))
-            prior = harms[row, small] - harms[row, large]
-            measured = float(differences.mean())
             upward = place >= start and decisions[row].kind != "choice"  # which has no direction
-            steps.append(Step(row, small, large, upward, prior, measured, error))
+            expected, harm = (h[row, small] - h[row, large] for h in (prior, harms))
+            measured = float(differences.mean())
+            steps.append(Step(row, small, large, upward, expected, harm, measured, error))
     return steps
 
 
@@ -173,18 +201,20 @@ class Factor:
 
 
 def usual_losses(decisions: Sequence[Decision], steps: Sequence[Step]) -> dict[int, float]:
-    """For each step the loss per unit of harm that is usual for its kind.
+    """For each step the loss per unit of the prior's harm that is usual for its kind.
 
     Operators and kernel sizes are few, and of them one may matter and the next not: for them it is
-    what is usual for all else.
+    what is usual for all else. Where nothing else is searched, their gains tell as well. Harm is
+    the prior's, and not what earlier rounds made of it: or one decision that was found to matter
+    would say in all later rounds what is usual.
     """
     below = [s for s in steps if not s.upward]
-    kinds = {decisions[s.decision].kind for s in below}
-    overall = _middle(below)
+    kinds = {decisions[s.decision].kind for s in below} & set(_OWN_UNITS)
+    overall = _middle(below if kinds else steps)
     usual = {}
-    for kind in (kinds & set(_OWN_UNITS)) or kinds:
+    for kind in kinds:
         own = [s for s in below if decisions[s.decision].kind == kind]
-        weight = sum(s.unit for s in own)
+        weight = sum(s.weight for s in own)
         log = (weight * _middle(own) + _BORROWED * overall) / (weight + _BORROWED)
         usual[kind] = float(np.exp(log))
     return {id(s): usual.get(decisions[s.decision].kind, float(np.exp(overall))) for s in steps}
@@ -195,10 +225,10 @@ def _middle(steps: Sequence[Step]) -> float:
 
     Neither parts that do not matter nor one that matters more than all others shift it.
     """
-    steps = [s for s in steps if s.measured > _SIGNIFICANT * s.error] or list(steps)
-    logs = np.array([np.log(max(s.measured, s.error, _NOTHING) / s.unit) for s in steps])
+    steps = [s for s in steps if s.is_significant] or list(steps)
+    logs = np.log([s.rate for s in steps])
     order = np.argsort(-logs)
-    units = np.cumsum([steps[i].unit for i in order])
+    units = np.cumsum([steps[i].weight for i in order])
     return float(logs[order[np.searchsorted(units, units[-1] / 2)]])
 
 
@@ -209,7 +239,7 @@ def updated_harms(
 
     Without a significant difference anywhere they are the prior's.
     """
-    if not any(s.measured > _SIGNIFICANT * s.error for s in steps if not s.upward):
+    if not any(s.is_significant for s in steps if not s.upward):
         return harms
     usual = usual_losses(decisions, steps)
     layers: dict[str, list[Step]] = {}
@@ -250,13 +280,13 @@ def _of_loss(step: Step, usual: Mapping[int, float], believed: float) -> float:
 def _of_gain(step: Step, usual: Mapping[int, float], believed: float) -> float:
     """It is what the gain says, in units, even where the prior expects next to nothing."""
     factor = float(np.exp(believed))
-    if step.measured < _SIGNIFICANT * step.error:
+    if not step.is_significant:
         return factor
     lasting = {id(step): _LASTING * usual[id(step)]}
     found = float(np.exp(Factor.of([step], lasting).beyond(believed, _MARGIN)))
     if found <= factor:
         return factor
-    return max(factor, 1 + step.unit / max(step.prior, _NOTHING) * (found - 1))
+    return max(factor, 1 + step.unit / max(step.harm, _NOTHING) * (found - 1))
 
 
 def _downward(steps: Sequence[Step], usual: Mapping[int, float]) -> Factor | None:
@@ -290,6 +320,6 @@ def _of_operators(
             better = dataclasses.replace(step, measured=-step.measured)
             more = -step.unit * np.exp(Factor.of([better], {id(better): usual[id(step)]}).beyond(0))
         else:
-            more = max(0.0, step.prior + step.unit * (factor - 1))
+            more = max(0.0, step.harm + step.unit * (factor - 1))
         updated[step.small] = updated[step.large] + more
     return updated

@@ -59,7 +59,7 @@ def architecture_of(
     graph, groups = search.problem.compactable
     compactor = Compactor(graph, groups, plain.configuration)
     compact = compactor.build()
-    carry_weights(compactor.layers, _search_weights(search, plain.choices))
+    carry_weights(compactor.layers, search_weights(search, plain.choices))
     layers = batch_norm.batch_norm_layers(compact)
     if layers and batches is None:
         logging.warning(
@@ -201,7 +201,7 @@ def _configuration(plan: Plan, choices: Mapping[str, float]) -> Configuration:
     return Configuration(channels, layers, branches)
 
 
-def _search_weights(
+def search_weights(
     search: "SearchModel", choices: Mapping[str, float]
 ) -> dict[str, dict[str, np.ndarray]]:
     """The searched network's weights by the original layers' names, ranges of the chosen bits."""

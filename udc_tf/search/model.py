@@ -64,7 +64,7 @@ class SearchModel(StopsBetweenSteps, workers.TrainsInLockstep, keras.Model):
         plan = problem.plan
         self.state = SearchState(plan.decisions, settings, name="decisions")
         self.state.build(None)
-        self._rows = {d.name: i for i, d in enumerate(plan.decisions)}
+        self.rows = {d.name: i for i, d in enumerate(plan.decisions)}
         self.layers_by_name = layers
         self._kernel_layers = [layers[p.name] for p in plan.layers]
         for priced in plan.layers:
@@ -83,7 +83,7 @@ class SearchModel(StopsBetweenSteps, workers.TrainsInLockstep, keras.Model):
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         z = decisions.most_likely(self.state.log_probabilities())[None]
-        with following(Samples(z, self._rows).view(0)):
+        with following(Samples(z, self.rows).view(0)):
             return self.network(inputs, training=training)
 
     def cost_ratios(self, z: tf.Tensor) -> tf.Tensor:
@@ -348,7 +348,7 @@ class SearchModel(StopsBetweenSteps, workers.TrainsInLockstep, keras.Model):
 
     def predict_by_samples(self, x: Any, z: tf.Tensor) -> Any:
         """Outputs for samples z, [samples, decisions, options], each on its part of the batch."""
-        return predict_by_samples(self.network, x, Samples(z, self._rows))
+        return predict_by_samples(self.network, x, Samples(z, self.rows))
 
     def refresh_masks(self) -> None:
         """Ranks all weights anew under the present probabilities."""

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from keras import tree
 
-from udc_tf.search import evidence, start
+from udc_tf.search import evidence, spare_channels, start
 from udc_tf.search.repair import Budget, repair, smallest_of
 from udc_tf.training import batch_norm, training_data, workers
 
@@ -21,6 +21,7 @@ _LISTENING, _SETTLING = (0.0, 0.25, 0.5), 0.9  # of what follows the warm-up
 _PARTS = 4  # of a batch, whose losses tell how certain their mean is
 _MOST_BATCHES = 32
 _FORWARD_PASSES = 3  # that a training step costs
+_LOOKING = 0.1  # of what evidence may take: the share that is not for losses
 _LEAD = 1.0  # in nats
 
 
@@ -102,12 +103,26 @@ def listen(search: "SearchModel", rounds: int) -> None:
     if not batches:
         return
     harms = state.harms.numpy()
+    if state.steps_done() == state.warmup_steps():
+        harms = harms * _of_spare_channels(search, likely)
     losses = losses_of(search, moves, batches)
-    found = evidence.steps_between(plan.decisions, harms, bases, losses)
+    found = evidence.steps_between(plan.decisions, harms, bases, losses, _prior(search))
     updated = evidence.updated_harms(plan.decisions, harms, found)
     updated = workers.mean_over_workers(search.distribute_strategy, updated)
     logits, pressure = _solved(search, updated, search.settings.certainty)
     state.move_start(logits, updated, pressure)
+
+
+def _of_spare_channels(search: "SearchModel", likely: np.ndarray) -> np.ndarray:
+    count = min(int(_LOOKING * _forward_passes(search)), _MOST_BATCHES) // 2 * 2
+    batches = [keras.utils.unpack_x_y_sample_weight(b)[0] for b in _batches(search, count)]
+    found = spare_channels.factors(search, likely, batches[: len(batches) // 2 * 2])
+    return workers.mean_over_workers(search.distribute_strategy, found)
+
+
+def _forward_passes(search: "SearchModel") -> float:
+    """How many of them evidence may take."""
+    return _FORWARD_PASSES * search.settings.evidence * int(search.state.planned.numpy())
 
 
 def affordable_batches(search: "SearchModel") -> int:
@@ -120,8 +135,7 @@ def affordable_batches(search: "SearchModel") -> int:
         return 0
     largest = np.asarray([len(d.options) - 1 for d in plan.decisions])
     moves = len(set(evidence.configurations(plan, evidence.bases_of(plan, largest // 2)).values()))
-    steps = _FORWARD_PASSES * settings.evidence * int(search.state.planned.numpy())
-    return int(steps / moves)
+    return int((1 - _LOOKING) * _forward_passes(search) / moves)
 
 
 def _prior(search: "SearchModel") -> np.ndarray:

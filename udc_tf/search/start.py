@@ -20,6 +20,7 @@ two operators, the one with fewer weights harms as pruning to as many would.
 What the harm is in this network, as far as its loss tells, `evidence` adds.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import keras
@@ -30,7 +31,8 @@ from udc_tf.cost.priced_network import Decision, Plan
 from udc_tf.quantize import quantizers
 from udc_tf.search import decisions
 
-_PRESSURES, _REFINEMENTS, _ROUNDS, _LARGEST_PRESSURE = 12, 8, 8, 1e4
+_PRESSURES, _HALVINGS = (1e-2, 1e4, 1e8), 12  # the second range only if the first has none
+_REFINEMENTS, _ROUNDS = 8, 8
 _NEAR = 4.0  # a factor of the pressure within which the most likely configuration is at the budget
 # Rounding is felt more than pruning that loses as much: at equal size, uniform networks of 2 bits
 # were a point behind those of 4 (Fashion-MNIST at 14x14, 9,000 bytes, one seed).
@@ -153,15 +155,19 @@ def first_guess(
         return float(cost_ratios(one_hot[None])[0])
 
     logits, ratio = under(0.0)
-    low, high, pressure = 0.0, _LARGEST_PRESSURE, 0.0
-    for _ in range(_PRESSURES if ratio > 1 else 0):
-        # Over magnitudes: nothing is known of the scale of the costs.
-        middle = np.sqrt(max(low, 1e-2) * high)
-        found, ratio = under(middle)
-        if ratio > 1:
-            low = middle
-        else:
-            high, logits, pressure = middle, found, middle
+    pressure = 0.0
+    for lowest, largest in itertools.pairwise(_PRESSURES):
+        if ratio <= 1:
+            break
+        # Over magnitudes: nothing is known of the scale of the costs, or of measured harms.
+        low, high = lowest, largest
+        for _ in range(_HALVINGS):
+            middle = np.sqrt(low * high)
+            found, reached = under(middle)
+            if reached > 1:
+                low = middle
+            else:
+                high, logits, pressure, ratio = middle, found, middle, reached
     if decided and pressure:
         # What will be built is the most likely configuration; it is at most at the budget.
         low, high, best = pressure / _NEAR, pressure * _NEAR, 0.0
