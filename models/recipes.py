@@ -15,6 +15,7 @@ from udc_tf.search.space import SearchSpace
 from udc_tf.training.image_augmentation import Augmentation
 
 TASKS = ("classification", "reconstruction", "super_resolution")
+OPTIMIZERS = ("sgd", "adam")
 
 _TENTHS = tuple(n / 10 for n in range(1, 11))
 # The paper's options without its 32 bits, which no Ethos-U has.

@@ -33,6 +33,11 @@ def check_runs(runs: Mapping[str, Run], work: WorkDir, steps: Sequence[str]) -> 
     if "finetune" in steps and not work.network.exists():
         _check_distillation(run)
     data = run.load_data()
+    if run.recipe.augmentation is not None and len(data.input_shape) != 3:
+        raise UsageError(
+            "Only images are augmented: say --augmentation=none. Received: data with examples of "
+            f"shape {data.input_shape}"
+        )
     will_search = "search" in steps and not work.architecture.exists()
     will_finetune = tuple(steps) != ("export",) and not work.network.exists()
     with_teacher = will_finetune and run.options.teacher not in (None, "none")
