@@ -93,6 +93,12 @@ class Recipe:
             shape["classes"] = classes or self.classes
         return getattr(models, self.network)(**shape, **self.arguments)
 
+    def make_optimizer(self, rate: Any) -> keras.optimizers.Optimizer:
+        """Of the weights, with that learning rate."""
+        if self.optimizer == "adam":
+            return keras.optimizers.Adam(rate)
+        return keras.optimizers.SGD(rate, momentum=0.9)
+
     def targets(self, accelerator: str = "ethos-u55-128") -> list[Target]:
         flash: list[Target] = [] if self.flash is None else [Flash(self.flash, accelerator)]
         return flash + ([] if self.macs is None else [Macs(self.macs)])

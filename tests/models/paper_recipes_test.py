@@ -199,7 +199,8 @@ def test_what_they_cannot_be_is_refused(wrong):
 class TestDistillation:
     def test_a_teacher_is_asked_for_before_anything(self, tmp_path):
         run = resolve(Options(recipe="cifar100_0.55MB"))
-        with pytest.raises(UsageError, match=r"distils.*--teacher=none.*Received: no --teacher"):
+        said = r"distils.*udc-teacher --recipe=cifar100_0.55MB .*--teacher=none.*Received: no --te"
+        with pytest.raises(UsageError, match=said):
             checks.check_runs({"": run}, WorkDir(tmp_path), ("search", "finetune", "export"))
 
     def test_none_goes_without(self):

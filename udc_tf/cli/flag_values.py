@@ -31,6 +31,7 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "search_batch_size": (lambda n: n >= 1, "at least 1"),
     "learning_rate": (lambda n: 0 < n < math.inf, "a positive number"),
     "decision_learning_rate": (lambda n: 0 < n < math.inf, "a positive number"),
+    "teacher_epochs": (lambda n: n >= 1, "at least 1"),
     "verify_examples": (lambda n: n >= 1, "at least 1"),
     "seed": (lambda n: 0 <= n < 2**32, "from 0 to 2**32 - 1"),
 }

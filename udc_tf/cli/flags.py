@@ -54,6 +54,7 @@ _OPTIONS = (
     ("augmentation", _STRING, "Of the training images: such as flip,crop=4,cutout=18, or none."),
     ("finetune_epochs", _STRING, "Epochs of finetuning: 20, or 6,10,4 for the three stages."),
     ("teacher", _STRING, "A .keras model to distil from while finetuning, or none."),
+    ("teacher_epochs", _INTEGER, "Of udc-teacher. Default: as many as the search has."),
     ("runners", _STRING, "Where to verify: tflite,tflm,npu,qemu,fvp or none. Default: tflm,npu."),
     ("verify_examples", _INTEGER, "Test examples for that. Default: 64."),
     ("seed", _INTEGER, "Of splits, order, sampling and initial weights. Default: 0."),

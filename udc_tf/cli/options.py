@@ -74,6 +74,7 @@ class Options:
     augmentation: str | None = None
     finetune_epochs: str | None = None
     teacher: str | None = None
+    teacher_epochs: int | None = None
     runners: str | None = None
     verify_examples: int | None = None
     seed: int | None = None
