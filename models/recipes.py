@@ -15,6 +15,7 @@ from udc_tf.search.space import SearchSpace
 from udc_tf.training.image_augmentation import Augmentation
 
 TASKS = ("classification", "reconstruction", "super_resolution")
+OPTIMIZERS = ("sgd", "adam")
 
 _TENTHS = tuple(n / 10 for n in range(1, 11))
 # The paper's options without its 32 bits, which no Ethos-U has.
@@ -91,6 +92,12 @@ class Recipe:
         if self.task == "classification":
             shape["classes"] = classes or self.classes
         return getattr(models, self.network)(**shape, **self.arguments)
+
+    def make_optimizer(self, rate: Any) -> keras.optimizers.Optimizer:
+        """Of the weights, with that learning rate."""
+        if self.optimizer == "adam":
+            return keras.optimizers.Adam(rate)
+        return keras.optimizers.SGD(rate, momentum=0.9)
 
     def targets(self, accelerator: str = "ethos-u55-128") -> list[Target]:
         flash: list[Target] = [] if self.flash is None else [Flash(self.flash, accelerator)]

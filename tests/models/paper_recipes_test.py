@@ -5,12 +5,15 @@ import dataclasses
 import pytest
 
 from udc_tf.cli import checks
+from udc_tf.cli.flags import make_flags
 from udc_tf.cli.options import Options, resolve
 from udc_tf.cli.usage import UsageError
 from udc_tf.cli.workdir import WorkDir
 from udc_tf.finetune.stages import Cosine
 from udc_tf.models import recipes
+from udc_tf.models.data.augmentation import Turning
 from udc_tf.search.settings import SearchSettings
+from udc_tf.training.image_augmentation import Augmentation
 
 _TENTHS = tuple(n / 10 for n in range(1, 11))
 
@@ -146,22 +149,58 @@ def test_no_setting_of_the_search_is_left_out():
     assert {k: kappa.get(k) for k in _SEARCH["kappa"]} == _SEARCH["kappa"]
 
 
-def test_every_field_has_a_flag_or_is_the_recipes_nature():
-    # Those that make it this recipe and not another: say another --recipe, or --model.
-    nature = {"name", "about", "network", "arguments", "input_shape", "classes", "distil"}
-    by_flags = {
-        "space": "widths", "search": "samples", "stages": "finetune_epochs", "data": "data",
-    }  # fmt: skip
-    flags = {f.name for f in dataclasses.fields(Options)}
-    fields = {f.name for f in dataclasses.fields(recipes.Recipe)} - nature
-    missing = {f for f in fields if by_flags.get(f, f) not in flags}
-    assert missing == {"optimizer", "decision_learning_rate", "augmentation"}, missing
+def test_every_field_has_a_flag():
+    # The flags of those that have another name, or that several flags make up.
+    others = {
+        "name": ("recipe",),
+        "network": ("model",),
+        "arguments": ("model",),
+        "input_shape": ("data", "image_size", "channels"),
+        "classes": ("data",),
+        "space": ("widths", "bits", "sparsities", "kernels"),
+        "search": ("samples", "samples_per_pass", "warmup", "certainty"),
+        "stages": ("finetune_epochs",),
+        "distil": ("teacher",),
+    }
+    flags = make_flags()
+    fields = {f.name for f in dataclasses.fields(recipes.Recipe)} - {"about"}
+    missing = {f for f in fields for flag in others.get(f, (f,)) if flag not in flags}
+    assert not missing
+
+
+def test_flags_change_their_fields():
+    given = Options(
+        recipe="cifar10", optimizer="adam", decision_learning_rate=0.02, augmentation="crop=2"
+    )
+    run = resolve(given)
+    assert run.recipe.optimizer == "adam" and run.recipe.decision_learning_rate == 0.02
+    assert run.recipe.augmentation == Augmentation(flip=False, crop=2)
+    assert resolve(Options(recipe="cifar10", augmentation="none")).recipe.augmentation is None
+    turned = resolve(Options(recipe="super_resolution", augmentation="turn"))
+    assert turned.recipe.augmentation == Turning()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"optimizer": "lion"},
+        {"decision_learning_rate": -1.0},
+        {"augmentation": "crop"},
+        {"augmentation": "flip=2"},
+        {"augmentation": "turn"},
+    ],
+)
+def test_what_they_cannot_be_is_refused(wrong):
+    (value,) = wrong.values()
+    with pytest.raises(UsageError, match=rf"Received: '?{value}'?$"):
+        resolve(Options(recipe="cifar10", **wrong))
 
 
 class TestDistillation:
     def test_a_teacher_is_asked_for_before_anything(self, tmp_path):
         run = resolve(Options(recipe="cifar100_0.55MB"))
-        with pytest.raises(UsageError, match=r"distils.*--teacher=none.*Received: no --teacher"):
+        said = r"distils.*udc-teacher --recipe=cifar100_0.55MB .*--teacher=none.*Received: no --te"
+        with pytest.raises(UsageError, match=said):
             checks.check_runs({"": run}, WorkDir(tmp_path), ("search", "finetune", "export"))
 
     def test_none_goes_without(self):

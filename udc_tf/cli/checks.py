@@ -33,6 +33,7 @@ def check_runs(runs: Mapping[str, Run], work: WorkDir, steps: Sequence[str]) -> 
     if "finetune" in steps and not work.network.exists():
         _check_distillation(run)
     data = run.load_data()
+    check_augmentation(run, data)
     will_search = "search" in steps and not work.architecture.exists()
     will_finetune = tuple(steps) != ("export",) and not work.network.exists()
     with_teacher = will_finetune and run.options.teacher not in (None, "none")
@@ -57,9 +58,9 @@ def _check_distillation(run: Run) -> None:
     name = run.recipe.name
     if run.recipe.distil and run.options.teacher is None:
         raise UsageError(
-            f"{name} distils, as the paper does: --teacher=FILE.keras, a network trained on the "
-            f"same data (udc_tf.models.recipes.get({name!r}).model(), after `fit` and `save`), or "
-            "--teacher=none to go without. Received: no --teacher"
+            f"{name} distils, as the paper does. `udc-teacher --recipe={name} --workdir=FOLDER` "
+            "trains a teacher; then say --teacher=FOLDER/teacher.keras, or --teacher=none to go "
+            "without. Received: no --teacher"
         )
 
 
@@ -76,6 +77,15 @@ def check_device(run: Run, network: keras.Model, steps: Sequence[str]) -> Check 
     found = udc_tf.check(network, run.accelerator, space=run.recipe.space, allow_cpu=run.allow_cpu)
     found.require()
     return found
+
+
+def check_augmentation(run: Run, data: Dataset | FileDataset) -> None:
+    """Whether the examples are what the augmentation takes."""
+    if run.recipe.augmentation is not None and len(data.input_shape) != 3:
+        raise UsageError(
+            "Only images are augmented: say --augmentation=none. Received: data with examples of "
+            f"shape {data.input_shape}"
+        )
 
 
 def check_outputs(run: Run, network: keras.Model, data: Dataset | FileDataset) -> None:

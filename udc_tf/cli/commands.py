@@ -30,8 +30,10 @@ _ABOUT = {
     "udc-export": "Compiles and verifies what udc-finetune left in --workdir, and reports.",
     "udc-compress": "Brings a trained network into the budget without training; exports, verifies "
     "and reports.",
+    "udc-teacher": "Trains the network as it is, for --teacher, into --workdir.",
     "udc-check": "Says what the NPU makes of each layer of a network; exit code 1: refused.",
 }
+_NO_FOLDER = "--workdir=FOLDER is needed: everything is kept there."
 _STEPS_OF = {
     "udc": STEPS,
     "udc-search": ("search",),
@@ -59,6 +61,10 @@ def udc_export() -> None:
 
 def udc_compress() -> None:
     leave(main("udc-compress", sys.argv))
+
+
+def udc_teacher() -> None:
+    leave(main("udc-teacher", sys.argv))
 
 
 def udc_check() -> None:
@@ -125,10 +131,8 @@ def _run(command: str, values: flags.FlagValues, line: str, say: Say) -> int:
         from udc_tf.cli.check_command import run_check
 
         return run_check(options.over({}), values, say)
-    if values["dry_run"].value and command == "udc-compress":
-        raise UsageError(
-            "udc-compress trains nothing, so there is nothing to plan: leave --dry_run."
-        )
+    if values["dry_run"].value and command in ("udc-compress", "udc-teacher"):
+        raise UsageError(f"{command} searches nothing: there is nothing to plan. Leave --dry_run.")
     if values["dry_run"].value:
         from udc_tf.cli.dry_run import dry_run
 
@@ -143,11 +147,13 @@ def _run(command: str, values: flags.FlagValues, line: str, say: Say) -> int:
     earlier = {} if folder is None else _earlier(WorkDir.at(folder))
     model_stored_in = None if options.model else folder
     options = options.over(earlier)
+    if command == "udc-teacher":
+        return _teach(options, model_stored_in, folder, line, say, workers)
     runs = _runs(options, model_stored_in)
     if command == "udc-compress":
         runs = {n: dataclasses.replace(r, compresses=True) for n, r in runs.items()}
     if folder is None:
-        raise UsageError("--workdir=FOLDER is needed: everything is kept there.")
+        raise UsageError(_NO_FOLDER)
     # All that can be refused is refused before anything is made or noted.
     _check(command, runs, WorkDir.at(folder))
     if command == "udc-compress":
@@ -169,6 +175,27 @@ def _run(command: str, values: flags.FlagValues, line: str, say: Say) -> int:
             _step(step, run, work, line, say, workers)
         if workers.is_chief:
             _report(work, say)
+    return 0
+
+
+def _teach(
+    options: Options,
+    model_stored_in: str | None,
+    folder: str | None,
+    line: str,
+    say: Say,
+    workers: Workers,
+) -> int:
+    from udc_tf.cli.teacher_step import run_teacher, teacher_run
+
+    run = dataclasses.replace(teacher_run(options), model_stored_in=model_stored_in)
+    if folder is None:
+        raise UsageError(_NO_FOLDER)
+    run.load_data()
+    work = WorkDir.open(folder)
+    with work.locked(), work.unless_refused():
+        work.remove_partials()
+        run_teacher(run, work, line, say, workers)
     return 0
 
 

@@ -96,7 +96,7 @@ def _say_time(
     count = batch * (1 + _TIMED_STEPS)
     shape = () if run.recipe.task == "classification" else search.network.output_shape[1:]
     x, y = np.zeros((count, *data.input_shape), "float32"), np.zeros((count, *shape), "float32")
-    clock = _Clock()
+    clock = StepClock()
     search.fit(x, y, batch_size=batch, epochs=1, verbose=0, callbacks=[clock])
     per_example = clock.seconds_per_step() / batch
     steps = steps_per_epoch(len(data.train), run.search_batch)
@@ -110,7 +110,7 @@ def _say_time(
     )
 
 
-class _Clock(keras.callbacks.Callback):
+class StepClock(keras.callbacks.Callback):
     """Times all steps but the first, which traces."""
 
     def __init__(self) -> None:

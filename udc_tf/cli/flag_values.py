@@ -2,15 +2,17 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from udc_tf.cli.usage import UsageError
 from udc_tf.cost.byte_sizes import parse_bytes
 from udc_tf.export.runners import RUNNERS
 from udc_tf.finetune.stages import Stages
+from udc_tf.models.data.augmentation import Turning
 from udc_tf.models.recipes import Recipe
 from udc_tf.search.space import SearchSpace
+from udc_tf.training.image_augmentation import Augmentation
 
 # Flags with one number: what holds for it, and how that is said.
 _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -28,6 +30,8 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "batch_size": (lambda n: n >= 1, "at least 1"),
     "search_batch_size": (lambda n: n >= 1, "at least 1"),
     "learning_rate": (lambda n: 0 < n < math.inf, "a positive number"),
+    "decision_learning_rate": (lambda n: 0 < n < math.inf, "a positive number"),
+    "teacher_epochs": (lambda n: n >= 1, "at least 1"),
     "verify_examples": (lambda n: n >= 1, "at least 1"),
     "seed": (lambda n: 0 <= n < 2**32, "from 0 to 2**32 - 1"),
 }
@@ -79,6 +83,40 @@ def stages(given: Mapping[str, Any], recipe: Recipe) -> Stages:
             f"Received: {text!r}"
         )
     return dataclasses.replace(recipe.stages, epochs=epochs[0] if len(epochs) == 1 else epochs)
+
+
+def one_of(flag: str, given: str, known: Sequence[str]) -> str:
+    """The name that was given, if it is known."""
+    if given not in known:
+        raise UsageError(f"--{flag} is one of {', '.join(known)}. Received: {given!r}")
+    return given
+
+
+def augmentation(text: str, task: str) -> Augmentation | Turning | None:
+    """What becomes of the training images; `none` leaves them as they are.
+
+    >>> augmentation("flip,crop=2", "classification")
+    Augmentation(flip=True, crop=2, cutout=0, seed=0)
+    """
+    if text.lower() == "none":
+        return None
+    if task == "super_resolution":
+        if text == "turn":
+            return Turning()
+        raise UsageError(f"--augmentation of super resolution is turn or none. Received: {text!r}")
+    parts: dict[str, Any] = {}
+    for part in text.split(","):
+        name, equals, number = part.partition("=")
+        if name == "flip" and not equals:
+            parts[name] = True
+        elif name in ("crop", "cutout") and number.isdigit() and int(number):
+            parts[name] = int(number)
+        else:
+            raise UsageError(
+                "--augmentation lists what is done to images: flip, crop=PIXELS, cutout=PIXELS, as "
+                f"in flip,crop=4,cutout=18; or it is none. Received: {text!r}"
+            )
+    return Augmentation(**{"flip": False, "crop": 0, **parts})
 
 
 def _numbers(flag: str, text: str, number: Callable[[str], Any]) -> tuple:

@@ -18,6 +18,16 @@ from udc_tf.models.recipes import Recipe
 from udc_tf.search.front import shared_epochs
 
 _WINDOW = 128  # steps
+# Flags that are the recipe's fields.
+_AS_THEY_ARE = (
+    "macs",
+    "search_epochs",
+    "batch_size",
+    "search_batch_size",
+    "decision_learning_rate",
+)
+# Kept with the work directory if given: those of earlier versions did not have them.
+_TRAINED_WITH = ("optimizer", "decision_learning_rate", "augmentation")
 _SIZE_COMPILES = 8  # enough for a few coefficients; each takes some seconds
 
 
@@ -58,9 +68,13 @@ class Options:
     size_compiles: int | None = None
     batch_size: int | None = None
     search_batch_size: int | None = None
+    optimizer: str | None = None
     learning_rate: float | None = None
+    decision_learning_rate: float | None = None
+    augmentation: str | None = None
     finetune_epochs: str | None = None
     teacher: str | None = None
+    teacher_epochs: int | None = None
     runners: str | None = None
     verify_examples: int | None = None
     seed: int | None = None
@@ -227,6 +241,7 @@ class Run:
             "search_epochs": r.search_epochs,
             "batch_size": self.search_batch,
             "learning_rate": r.learning_rate,
+            **{k: v for k in _TRAINED_WITH if (v := getattr(o, k)) is not None},
             "size_compiles": self.size_compiles,
             "seed": self.seed,
         }
@@ -249,15 +264,14 @@ def resolve(options: Options, needs_budget: bool = True) -> Run:
     changes: dict[str, Any] = {}
     if options.flash is not None:
         changes["flash"] = flag_values.checked_flash(options.flash)
-    for name in ("macs", "search_epochs", "batch_size", "search_batch_size"):
+    for name in _AS_THEY_ARE:
         if (value := getattr(options, name)) is not None:
             changes[name] = value
     if "batch_size" in changes:
         changes.setdefault("search_batch_size", None)  # for both, unless told otherwise
-    if options.task is not None:
-        if options.task not in recipes.TASKS:
-            raise UsageError(f"--task is one of {', '.join(recipes.TASKS)}. Got: {options.task!r}")
-        changes["task"] = options.task
+    for name, known in (("task", recipes.TASKS), ("optimizer", recipes.OPTIMIZERS)):
+        if (value := getattr(options, name)) is not None:
+            changes[name] = flag_values.one_of(name, value, known)
     if options.learning_rate is not None:
         changes["learning_rate"] = (options.learning_rate, options.learning_rate / 1000)
     try:
@@ -268,6 +282,9 @@ def resolve(options: Options, needs_budget: bool = True) -> Run:
         given = {n: v for n in of_search if (v := getattr(options, n)) is not None}
         changes["search"] = dataclasses.replace(search, **given)
         changes["stages"] = flag_values.stages(options.given(), recipe)
+        task = changes.get("task", recipe.task)
+        if options.augmentation is not None:
+            changes["augmentation"] = flag_values.augmentation(options.augmentation, task)
     except UsageError:
         raise
     except ValueError as error:

@@ -56,7 +56,7 @@ def make_search(
     )
     task, rate = task_of(run.recipe.task), run.recipe.decision_learning_rate
     search.compile(
-        optimizer=_optimizer(run),
+        optimizer=run.recipe.make_optimizer(_rate(run)),
         decision_optimizer=None if rate is None else keras.optimizers.Adam(rate),
         loss=task.loss(model),
         metrics=task.metrics(),
@@ -106,7 +106,7 @@ def train_search(
         epoch=lambda: search.state.steps_done() // steps,
     )
     epochs = run.recipe.search_epochs
-    logs = [TensorBoard(work.tensorboard), *_lines("search", epochs, say)]
+    logs = [TensorBoard(work.tensorboard), *epoch_lines("search", epochs, say)]
     started = time.monotonic()
     search.fit(
         train,
@@ -115,9 +115,9 @@ def train_search(
         validation_data=data.batches("validation", run.recipe.batch_size),
         validation_freq=max(1, epochs // _VALIDATIONS),
         callbacks=logs if workers.is_chief else [],
-        workdir=_state_folder(work, "search", begin_from),
+        workdir=state_folder(work, "search", begin_from),
         shuffle=False,  # `training_batches` does
-        verbose=_verbosity(workers),
+        verbose=verbosity(workers),
     )
     if workers.is_chief:
         work.add_results(search_seconds=_seconds(work, "search_seconds", started))
@@ -189,7 +189,7 @@ def run_finetune(run: Run, work: WorkDir, say: Say = print, workers: Workers = A
         teacher = load_teacher(run, tiny)
     logs = [
         TensorBoard(work.tensorboard / "finetune"),
-        *_lines("finetune", recipe.stages.total_epochs, say),
+        *epoch_lines("finetune", recipe.stages.total_epochs, say),
     ]
     started = time.monotonic()
     finetune(
@@ -201,10 +201,10 @@ def run_finetune(run: Run, work: WorkDir, say: Say = print, workers: Workers = A
         loss=task.loss(tiny, recipe.stages.label_smoothing),
         metrics=task.metrics(),
         optimizer=keras.optimizers.Adam() if recipe.optimizer == "adam" else None,
-        workdir=_state_folder(work, "finetune"),
+        workdir=state_folder(work, "finetune"),
         callbacks=logs if workers.is_chief else (),
         seed=run.seed,
-        verbose=_verbosity(workers),
+        verbose=verbosity(workers),
         accelerator=run.device,
         allow_cpu=run.allow_cpu,
     )
@@ -290,15 +290,11 @@ def evaluate(run: Run, model: keras.Model, batches: tf.data.Dataset) -> float:
     return float(model.evaluate(batches, verbose=0, return_dict=True)[task.metric])
 
 
-def _optimizer(run: Run) -> keras.optimizers.Optimizer:
-    first, last = run.recipe.learning_rate
-    rate = CosineOverRun(first, last, warmup=run.recipe.search.warmup)
-    if run.recipe.optimizer == "adam":
-        return keras.optimizers.Adam(rate)
-    return keras.optimizers.SGD(rate, momentum=0.9)
+def _rate(run: Run) -> CosineOverRun:
+    return CosineOverRun(*run.recipe.learning_rate, warmup=run.recipe.search.warmup)
 
 
-def _state_folder(work: WorkDir, step: str, begin_from: WorkDir | None = None) -> StateFolder:
+def state_folder(work: WorkDir, step: str, begin_from: WorkDir | None = None) -> StateFolder:
     shared = None if begin_from is None else begin_from.state(step)
     return StateFolder(work.state(step), shared, work.history(step))
 
@@ -307,11 +303,11 @@ def _seconds(work: WorkDir, name: str, started: float) -> float:
     return round(float(work.read_results().get(name, 0)) + time.monotonic() - started, 1)
 
 
-def _verbosity(workers: Workers) -> int:
+def verbosity(workers: Workers) -> int:
     return 1 if sys.stdout.isatty() and workers.is_chief else 0
 
 
-def _lines(step: str, epochs: int, say: Say) -> list[keras.callbacks.Callback]:
+def epoch_lines(step: str, epochs: int, say: Say) -> list[keras.callbacks.Callback]:
     return [] if sys.stdout.isatty() else [EpochLines(step, epochs, say)]
 
 

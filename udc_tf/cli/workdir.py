@@ -23,6 +23,7 @@ from udc_tf.files import (
 from udc_tf.report import readers
 
 STEPS = ("search", "finetune", "export")
+_ALL_STEPS = ("teacher", *STEPS)  # a teacher may be trained in the folder of the run, or alone
 _FORMAT = 1
 _LOCK = ".lock"
 _LOST_RECORD = "restore it, or take another --workdir"
@@ -98,6 +99,10 @@ class WorkDir:
         return self.path / "network.keras"
 
     @property
+    def teacher(self) -> pathlib.Path:
+        return self.path / "teacher.keras"
+
+    @property
     def artefacts(self) -> pathlib.Path:
         return self.path / "artefacts"
 
@@ -148,6 +153,7 @@ class WorkDir:
     def has_begun(self, step: str) -> bool:
         """Whether a step has left anything here, or in the folder of one of several budgets."""
         left = {
+            "teacher": (self.teacher, self.history(step)),
             "search": (self.architecture, self.size_model, self.history(step)),
             "finetune": (self.network, self.history(step)),
             "export": (self.artefacts / "manifest.json",),
@@ -173,7 +179,7 @@ class WorkDir:
             UsageError: the folder belongs to another configuration.
         """
         recorded, sections = self.read_record()["sections"], json.loads(json.dumps(sections))
-        for name in STEPS:
+        for name in sections:
             there = recorded.get(name)
             if there is not None and there != sections[name] and self.has_begun(name):
                 difference = describe_difference(there, sections[name])
@@ -201,11 +207,11 @@ class WorkDir:
     def unless_refused(self) -> Iterator[None]:
         """Takes back what was noted inside if it fails before any step has left something."""
         before = self.record.read_bytes() if self.record.exists() else None
-        begun = [self.has_begun(step) for step in STEPS]
+        begun = [self.has_begun(step) for step in _ALL_STEPS]
         try:
             yield
         except Exception:
-            if [self.has_begun(step) for step in STEPS] == begun:
+            if [self.has_begun(step) for step in _ALL_STEPS] == begun:
                 self._take_back(before)
             raise
 
@@ -237,7 +243,7 @@ class WorkDir:
 
     def remove_partials(self) -> None:
         """Removes the halves of files that a killed run left; for the one that has the lock."""
-        for folder in (self.path, self.artefacts, self.images, *map(self.state, STEPS)):
+        for folder in (self.path, self.artefacts, self.images, *map(self.state, _ALL_STEPS)):
             remove_partials(folder)
 
     def read_results(self) -> dict[str, Any]:
