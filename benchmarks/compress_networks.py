@@ -41,10 +41,15 @@ class Case:
             )
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
             model.compile(keras.optimizers.Adam(rate), loss, metrics=["accuracy"])
+            backup = keras.callbacks.BackupAndRestore(CACHE / f"{self.name}_training")
             model.fit(
-                *train, batch_size=64, epochs=self.epochs, validation_data=validation, verbose=2
+                *train,
+                batch_size=64,
+                epochs=self.epochs,
+                validation_data=validation,
+                callbacks=[backup],
+                verbose=2,
             )
-            CACHE.mkdir(parents=True, exist_ok=True)
             model.save(path)
         return keras.models.load_model(path, compile=False)
 
@@ -57,7 +62,9 @@ def _images(name: str, count: int) -> tuple[Arrays, Arrays, Arrays]:
     else:
         found = cifar("cifar10", unpacked_cifar(CACHE))
     limits = {"train": count, "validation": _VALIDATION, "test": None}
-    return tuple(found.arrays(part, limit) for part, limit in limits.items())
+    train, *others = (found.arrays(part, limit) for part, limit in limits.items())
+    mirrored = np.concatenate([train[0], train[0][:, :, ::-1]])
+    return (mirrored, np.tile(train[1], 2)), *others
 
 
 @functools.cache
@@ -95,7 +102,7 @@ def conv1d() -> keras.Model:
 CASES = {
     case.name: case
     for case in (
-        Case("resnet8_cifar", resnet8, lambda: _images("cifar", 10_000), 8),
+        Case("resnet8_cifar", resnet8, lambda: _images("cifar", 20_000), 6),
         Case(
             "ds_cnn_speech",
             lambda: ds_cnn((49, 10, 1), classes=10),
@@ -105,8 +112,8 @@ CASES = {
         Case(
             "mobilenet_fashion",
             lambda: mobilenet_v1((28, 28, 1), classes=10),
-            lambda: _images("fashion", 12_000),
-            8,
+            lambda: _images("fashion", 20_000),
+            6,
         ),
         Case("conv1d_speech", conv1d, lambda: _speech(False, 8_000), 6),
     )

@@ -16,6 +16,8 @@ class CompressSettings:
         follow: whether a layer makes good what the layers before it changed.
         corrections: whether biases and batch norms are corrected for what rounding changes.
         fitted_ranges: whether activation ranges are those of least error; else all values fit.
+        steps: of gradient descent on the examples, by which the outputs of the whole network are
+            brought nearer to the original's, without labels; 0: none.
         examples: at most so many are used.
         probe_examples: with so many of them, effects are measured at the network's outputs.
     """
@@ -26,11 +28,12 @@ class CompressSettings:
     follow: bool = True
     corrections: bool = True
     fitted_ranges: bool = True
+    steps: int = 400
     examples: int = 512
     probe_examples: int = 128
 
     def __post_init__(self) -> None:
-        for name, least in (("sweeps", 0), ("examples", 8), ("probe_examples", 1)):
+        for name, least in (("sweeps", 0), ("steps", 0), ("examples", 8), ("probe_examples", 1)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ValueError(
