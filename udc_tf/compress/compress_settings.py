@@ -10,6 +10,8 @@ class CompressSettings:
     Attributes:
         measured: whether each layer's effect is measured at the network's outputs; else it is only
             estimated from the layer's own error and the gradients of its outputs.
+        put_back_norms: whether a convolution without a batch norm gets one, so that each of its
+            channels can have a step of its own.
         reconstruct: whether weights are pruned and rounded for the layer's outputs; else the
             largest stay, each at its nearest level.
         sweeps: how often every weight is reconsidered after that.
@@ -23,6 +25,7 @@ class CompressSettings:
     """
 
     measured: bool = True
+    put_back_norms: bool = True
     reconstruct: bool = True
     sweeps: int = 3
     follow: bool = True
