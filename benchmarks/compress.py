@@ -12,31 +12,37 @@ from collections.abc import Iterator
 import keras
 import numpy as np
 from absl import flags
+from keras import layers as kl
 
 import udc_tf
 from benchmarks import harness
 from benchmarks.compress_networks import CASES, Case
 from benchmarks.harness import Row, Rows, Stopwatch
 from udc_tf.compress.compress_settings import CompressSettings
+from udc_tf.compress.put_back_norms import with_norms
 from udc_tf.compress.sensitivity import Sensitivities
 from udc_tf.compress.storage_options import Option
 from udc_tf.compress.weight_fitting import fit_weights
 from udc_tf.export.trial_compile import compiled_sizes
 from udc_tf.layers.inventory import kernel_layers
+from udc_tf.models import mobilenet_v2, resnet8
 
 _BITS = (6, 5, 4, 3, 2)
 _EXAMPLES = 512
 _DEVICE = "ethos-u55-128"
+_TIMED = ("resnet8", "mobilenet_v2_0.35_96x96")
 _PLAIN = CompressSettings(
     measured=False, reconstruct=False, follow=False, corrections=False, fitted_ranges=False
 )
 _PARTS = {
     "measured": {"measured": False},
+    "put_back_norms": {"put_back_norms": False},
     "reconstruct": {"reconstruct": False},
     "sweeps": {"sweeps": 0},
     "follow": {"follow": False},
     "corrections": {"corrections": False},
     "fitted_ranges": {"fitted_ranges": False},
+    "steps": {"steps": 0},
 }
 
 
@@ -46,8 +52,15 @@ def accuracy(model: keras.Model, part: tuple[np.ndarray, np.ndarray]) -> float:
 
 
 def uniform(case: Case, bits: int) -> keras.Model:
-    """All layers alike, each weight at its nearest level, activations by their extremes."""
-    model, x = case.trained(), case.data()[0][0][:_EXAMPLES]
+    return uniform_of(case.trained(), case.data()[0][0][:_EXAMPLES], bits)
+
+
+def uniform_of(model: keras.Model, x: np.ndarray, bits: int) -> keras.Model:
+    """All layers alike, each weight at its nearest level, activations by their extremes.
+
+    Each channel of a convolution has a step of its own.
+    """
+    model = with_norms(model)
     tiny, original = udc_tf.compact(model, bits=bits), udc_tf.compact(model, bits=32)
     layers = kernel_layers(tiny)
     ones = {k.name: np.ones(k.output_channels((None, k.theta.shape[-2]))) for k in layers}
@@ -57,23 +70,23 @@ def uniform(case: Case, bits: int) -> keras.Model:
     return tiny
 
 
-def _scores(tiny: keras.Model, data) -> Row:
+def scores(tiny: keras.Model, data) -> Row:
     return {"validation": accuracy(tiny, data[1]), "test": accuracy(tiny, data[2])}
 
 
-def _file(tiny: keras.Model, x: np.ndarray) -> int:
+def compiled_bytes(tiny: keras.Model, x: np.ndarray) -> int:
     return compiled_sizes(tiny, [x[:8]], _DEVICE)[0]
 
 
 def measure_uniform(case: Case, bits: int) -> Row:
     tiny, data = uniform(case, bits), case.data()
-    return {"flash": _file(tiny, data[0][0]), **_scores(tiny, data)}
+    return {"flash": compiled_bytes(tiny, data[0][0]), **scores(tiny, data)}
 
 
 def measure_float(case: Case) -> Row:
     model, data = case.trained(), case.data()
-    int8 = _file(uniform(case, 8), data[0][0])
-    return {"flash": int8, **_scores(model, data)}
+    int8 = compiled_bytes(uniform(case, 8), data[0][0])
+    return {"flash": int8, **scores(model, data)}
 
 
 def measure_front(case: Case, budgets: dict[int, int]) -> Iterator[tuple[int, Row, keras.Model]]:
@@ -92,7 +105,7 @@ def measure_front(case: Case, budgets: dict[int, int]) -> Iterator[tuple[int, Ro
                 {
                     "budget": budget,
                     "flash": found.flash_bytes,
-                    **_scores(tiny, data),
+                    **scores(tiny, data),
                     "rounds": found.rounds,
                     "cpu_seconds": taken.cpu,
                 },
@@ -103,7 +116,21 @@ def measure_front(case: Case, budgets: dict[int, int]) -> Iterator[tuple[int, Ro
 def measure_finetuned(case: Case, tiny: keras.Model, budget: int) -> Row:
     train, _, _ = data = case.data()
     udc_tf.finetune(tiny, train, stages=udc_tf.Stages.gentle(3), verbose=0)
-    return {"budget": budget, "flash": _file(tiny, train[0]), **_scores(tiny, data)}
+    return {"budget": budget, "flash": compiled_bytes(tiny, train[0]), **scores(tiny, data)}
+
+
+def measure_time(name: str) -> Row:
+    """Processor time of one compression to half of int8; what the weights are does not matter."""
+    shape = (32, 32, 3) if name == "resnet8" else (96, 96, 3)
+    model = resnet8(shape) if name == "resnet8" else mobilenet_v2(shape, classes=10, alpha=0.35)
+    x = np.random.default_rng(0).normal(size=(_EXAMPLES, *shape)).astype(np.float32)
+    for norm in (layer for layer in model.layers if isinstance(layer, kl.BatchNormalization)):
+        norm.beta.assign(norm.beta + 0.1)
+    int8 = compiled_bytes(uniform_of(model, x[:16], 8), x)
+    watch = Stopwatch()
+    tiny = udc_tf.compress(model, udc_tf.Flash(int8 // 2), x)
+    facts = {"flash": tiny.compression.flash_bytes, "int8": int8}
+    return {**facts, "rounds": tiny.compression.rounds, "cpu_seconds": watch.read().cpu}
 
 
 def measure_part(case: Case, part: str, budget: int) -> Row:
@@ -112,7 +139,7 @@ def measure_part(case: Case, part: str, budget: int) -> Row:
     tiny = udc_tf.compress(
         case.trained(), udc_tf.Flash(budget), data[0][0][:_EXAMPLES], settings=settings
     )
-    return {"budget": budget, "flash": tiny.compression.flash_bytes, **_scores(tiny, data)}
+    return {"budget": budget, "flash": tiny.compression.flash_bytes, **scores(tiny, data)}
 
 
 def run(rows: Rows) -> str:
@@ -144,6 +171,8 @@ def run(rows: Rows) -> str:
                 f"{name}/without {part}",
                 lambda case=case, part=part, budget=budgets[3]: measure_part(case, part, budget),
             )
+    for name in _TIMED if flags.FLAGS.times else ():
+        rows.once(f"time/{name}", lambda name=name: measure_time(name))
     return report(rows.read())
 
 
@@ -171,6 +200,11 @@ def report(rows: dict[str, Row]) -> str:
                 parts.append((name, part, full["test"], row["test"]))
     head = ("network", "of int8", "bytes", "float", "uniform", "compress", "finetuned", "cpu s")
     text = harness.table(head, lines)
+    times = [
+        (name, rows[f"time/{name}"]["cpu_seconds"]) for name in _TIMED if f"time/{name}" in rows
+    ]
+    if times:
+        text += "\n" + harness.table(("512 examples", "cpu s"), times)
     if parts:
         text += "\n" + harness.table(("network", "part", "with", "without"), parts)
     return text
@@ -181,6 +215,7 @@ def main() -> None:
     flags.DEFINE_string("bits", ",".join(map(str, _BITS)), "Whose files are the budgets.")
     flags.DEFINE_bool("finetune", True, "Whether three epochs follow.")
     flags.DEFINE_bool("parts", False, "Also leaves out one part at a time.")
+    flags.DEFINE_bool("times", False, "Also processor time of ResNet8 and MobileNetV2 0.35.")
     harness.main(run, "compress")
 
 

@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras import layers as kl
 
 from benchmarks.compare.tasks import unpacked_cifar
-from benchmarks.data import Arrays
+from benchmarks.data import Arrays, mlperf_tiny
 from benchmarks.harness import SHARED
 from udc_tf.models import ds_cnn, mobilenet_v1, resnet8
 from udc_tf.models.data import cifar, fashion_mnist
@@ -27,10 +28,12 @@ class Case:
     name: str
     build: Callable[[], keras.Model]
     data: Callable[[], tuple[Arrays, Arrays, Arrays]]  # train, validation, test
-    epochs: int
+    epochs: int  # 0: it comes trained
 
     def trained(self) -> keras.Model:
         """The float network; trained when it is first asked for, then kept in `CACHE`."""
+        if not self.epochs:
+            return self.build()
         path = CACHE / f"{self.name}.keras"
         if not path.is_file():
             keras.utils.set_random_seed(0)
@@ -41,10 +44,15 @@ class Case:
             )
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
             model.compile(keras.optimizers.Adam(rate), loss, metrics=["accuracy"])
+            backup = keras.callbacks.BackupAndRestore(CACHE / f"{self.name}_training")
             model.fit(
-                *train, batch_size=64, epochs=self.epochs, validation_data=validation, verbose=2
+                *train,
+                batch_size=64,
+                epochs=self.epochs,
+                validation_data=validation,
+                callbacks=[backup],
+                verbose=2,
             )
-            CACHE.mkdir(parents=True, exist_ok=True)
             model.save(path)
         return keras.models.load_model(path, compile=False)
 
@@ -57,7 +65,9 @@ def _images(name: str, count: int) -> tuple[Arrays, Arrays, Arrays]:
     else:
         found = cifar("cifar10", unpacked_cifar(CACHE))
     limits = {"train": count, "validation": _VALIDATION, "test": None}
-    return tuple(found.arrays(part, limit) for part, limit in limits.items())
+    train, *others = (found.arrays(part, limit) for part, limit in limits.items())
+    mirrored = np.concatenate([train[0], train[0][:, :, ::-1]])
+    return (mirrored, np.tile(train[1], 2)), *others
 
 
 @functools.cache
@@ -92,10 +102,62 @@ def conv1d() -> keras.Model:
     return keras.Model(inputs, kl.Dense(10, name="head")(x), name="conv1d")
 
 
+def mlperf_resnet8() -> keras.Model:
+    """MLPerf Tiny's trained ResNet8, its int8 weights as floats; batch norms are folded in them."""
+    interpreter = tf.lite.Interpreter(str(mlperf_tiny()["resnet8_cifar10_int8"]))
+    details = {d["index"]: d for d in interpreter.get_tensor_details()}
+
+    def constant(index: int) -> np.ndarray:
+        scales = details[index]["quantization_parameters"]["scales"]
+        values = interpreter.get_tensor(index).astype(np.float32)
+        shape = (-1, *[1] * (values.ndim - 1)) if scales.size > 1 else (1,) * values.ndim
+        return values * scales.reshape(shape)
+
+    weights = [
+        [constant(int(i)) for i in op["inputs"][1:]]
+        for op in interpreter._get_ops_details()
+        if op["op_name"] in ("CONV_2D", "FULLY_CONNECTED")
+    ]
+    x = inputs = keras.Input((32, 32, 3), name="image")
+    model = keras.Model(inputs, _folded_resnet8(x), name="mlperf_resnet8")
+    kernels = [layer for layer in model.layers if layer.weights]
+    for layer in kernels:
+        kernel, bias = weights[int(layer.name.rpartition("_")[2])]
+        layer.set_weights([kernel.T if kernel.ndim == 2 else kernel.transpose(1, 2, 3, 0), bias])
+    return model
+
+
+def _folded_resnet8(x):
+    """Layers are numbered as the file's operators with weights are."""
+    number = iter(range(10))
+
+    def conv(x, filters: int, size: int = 3, strides: int = 1, activation: str | None = None):
+        name = f"conv_{next(number)}"
+        return kl.Conv2D(
+            filters, size, strides=strides, padding="same", activation=activation, name=name
+        )(x)
+
+    x = conv(x, 16, activation="relu")
+    for filters, strides in ((16, 1), (32, 2), (64, 2)):
+        y = conv(conv(x, filters, strides=strides, activation="relu"), filters)
+        short = x if strides == 1 else conv(x, filters, 1, strides)
+        x = kl.ReLU()(kl.Add()([short, y]))
+    return kl.Dense(10, activation="softmax", name="head_9")(kl.GlobalAveragePooling2D()(x))
+
+
+@functools.cache
+def _bytes_of_cifar() -> tuple[Arrays, Arrays, Arrays]:
+    """As MLPerf's network takes them: 0 to 255."""
+    with np.load(unpacked_cifar(CACHE) / "cifar10.npz") as file:
+        parts = [(file[f"x_{part}"], file[f"y_{part}"].ravel()) for part in ("train", "test")]
+    (x, y), test = ((x.astype(np.float32), y.astype(np.int32)) for x, y in parts)
+    return (x[:20_000], y[:20_000]), (x[-_VALIDATION:], y[-_VALIDATION:]), test
+
+
 CASES = {
     case.name: case
     for case in (
-        Case("resnet8_cifar", resnet8, lambda: _images("cifar", 10_000), 8),
+        Case("resnet8_cifar", resnet8, lambda: _images("cifar", 20_000), 6),
         Case(
             "ds_cnn_speech",
             lambda: ds_cnn((49, 10, 1), classes=10),
@@ -105,10 +167,11 @@ CASES = {
         Case(
             "mobilenet_fashion",
             lambda: mobilenet_v1((28, 28, 1), classes=10),
-            lambda: _images("fashion", 12_000),
-            8,
+            lambda: _images("fashion", 20_000),
+            6,
         ),
         Case("conv1d_speech", conv1d, lambda: _speech(False, 8_000), 6),
+        Case("mlperf_resnet8", mlperf_resnet8, _bytes_of_cifar, 0),
     )
 }
 

@@ -16,7 +16,7 @@ from udc_tf.layers.inventory import activation_quantizers, kernel_layers
 
 BUDGET = 6_700
 SPACE = udc_tf.SearchSpace(bits=(2, 3, 4, 6, 8), sparsities=(0.3, 0.6, 1.0))
-FEW = CompressSettings(probe_examples=16)
+FEW = CompressSettings(probe_examples=16, steps=20)
 
 
 def _network():

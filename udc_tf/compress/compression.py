@@ -12,6 +12,7 @@ from absl import logging
 from udc_tf.compress.compress_settings import CompressSettings
 from udc_tf.compress.compressor import Compressor
 from udc_tf.compress.examples import checked_labels, take_examples, trained_model
+from udc_tf.compress.put_back_norms import with_norms
 from udc_tf.cost.priced_network import Plan
 from udc_tf.cost.targets import Target
 from udc_tf.search.front import folder_name
@@ -143,6 +144,9 @@ def compress_front(
             raise ValueError(f"The targets must differ. Received: {targets}")
     settings, space = settings or CompressSettings(), _checked_space(space)
     model = trained_model(model)
+    if settings.put_back_norms:
+        problem_of(model, space, wanted[0], allow_cpu)  # refuses what cannot be, as it was given
+        model = with_norms(model)
     problems = [problem_of(model, space, one, allow_cpu) for one in wanted]
     _require_no_choices(problems[0].plan)
     inputs = take_examples(model, data, settings.examples)

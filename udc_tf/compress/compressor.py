@@ -27,12 +27,16 @@ from udc_tf.compress.kept_compression import (
     with_facts,
 )
 from udc_tf.compress.output_divergence import Divergence
+from udc_tf.compress.output_matching import match_outputs
 from udc_tf.compress.prices import Prices, option_numbers, prices_of
 from udc_tf.compress.sensitivity import Sensitivities
 from udc_tf.compress.storage_options import Option, options_of
 from udc_tf.compress.walk import Walk
 from udc_tf.compress.weight_fitting import fit_weights
+from udc_tf.cost.targets import Flash
 from udc_tf.files import DamagedFileError, read_json, replaced_atomically
+from udc_tf.finetune.double_rounding import match_double_rounding
+from udc_tf.finetune.whole_biases import make_biases_whole
 from udc_tf.graph.conversion import keep_output_names, layer_weights, safe_name
 from udc_tf.search.extract import describe_choice
 from udc_tf.search.problem import SearchProblem, accelerators_of
@@ -119,6 +123,7 @@ class Compressor:
         sensitivities, prices = self._sensitivities(), self._prices(problem, self._entropies())
         self._keep_sensitivities()
         found, rounds = self._within(problem, prices, sensitivities)
+        found = self._matched(problem, found)
         outputs = self._outputs(found.network)
         chosen = self._chosen(found.choice)
         architecture = dataclasses.replace(
@@ -272,6 +277,38 @@ class Compressor:
             raise ValueError(f"The targets do not hold together. Received: {ratio:.1%} of them")
         return best, len(tried)
 
+    def _matched(self, problem: SearchProblem, found: _Fitted) -> _Fitted:
+        """The network with its outputs nearer to the original's, if it is still inside.
+
+        Codes that change may take more bytes. Then the codes stay, and all else is moved.
+        """
+        network, before = found.network, found.network.get_weights()
+        for codes in (True, False) if self._settings.steps else ():
+            changed = match_outputs(
+                network,
+                self._original,
+                self._inputs,
+                self._divergence,
+                steps=self._settings.steps,
+                codes=codes,
+                seed=self._seed,
+                until=self._until,
+                progress=self._progress,
+            )
+            if not changed:
+                return found
+            make_biases_whole(network)
+            match_double_rounding(network)
+            if found.flash_bytes is None:
+                return found
+            device, limit = accelerators_of(problem.targets)[0], min(_flash_budgets(problem))
+            size, _ = self._compiled(network, device, problem.allow_cpu)
+            self._progress.say(f"compress: {size:,} bytes with matched outputs")
+            if size <= limit:
+                return dataclasses.replace(found, flash_bytes=size)
+            network.set_weights(before)
+        return found
+
     def _chosen(self, choice: Choice) -> dict[str, Option]:
         rows = zip(self._options.items(), choice.options, strict=True)
         return {name: options[number] for (name, options), number in rows}
@@ -320,6 +357,10 @@ class Compressor:
         if self._classes is None:
             return None
         return float((outputs[0].argmax(axis=-1) == self._classes).mean())
+
+
+def _flash_budgets(problem: SearchProblem) -> list[float]:
+    return [t.budget for t in problem.targets if isinstance(t, Flash)]
 
 
 def _out_of_reach(problem: SearchProblem, prices: Sequence[Prices]) -> ValueError:

@@ -6,10 +6,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from udc_tf.finetune.step import distillation_loss
 from udc_tf.graph.layer_rules import activation_of_node
 from udc_tf.graph.trace import trace
 
 _TINY = 1e-7
+_TEMPERATURE = 4.0
 _LARGE = 1e3
 
 
@@ -46,6 +48,22 @@ class Divergence:
             else:
                 found += float(np.square(wanted - given).mean() / max(_TINY, wanted.var()))
         return min(found, _LARGE) if np.isfinite(found) else _LARGE
+
+    def loss(self, original: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor]) -> tf.Tensor:
+        """What gradients lower: as `between`, with probabilities tempered.
+
+        Unlikely classes then count, too: more can be learned from each example.
+        """
+        total = 0.0
+        for i, (wanted, given) in enumerate(zip(original, outputs, strict=True)):
+            if self._probabilities[i]:
+                wanted, given = (tf.math.log(tf.maximum(y, _TINY)) for y in (wanted, given))
+            if self._probabilities[i] or self._logits[i]:
+                total += distillation_loss(given, wanted, _TEMPERATURE)
+            else:
+                variance = tf.maximum(tf.math.reduce_variance(wanted), _TINY)
+                total += tf.reduce_mean(tf.square(wanted - given)) / variance
+        return total
 
     def sampled(self, outputs: Sequence[tf.Tensor], noise: Sequence[tf.Tensor]) -> tf.Tensor:
         """A number per example whose squared gradients have the divergence's curvature as mean.

@@ -1,0 +1,108 @@
+"""Outputs of the whole network: nearer to the original's, or the network as it was."""
+
+import dataclasses
+import time
+
+import keras
+import numpy as np
+import pytest
+from keras import layers as kl
+
+import udc_tf
+from tests.support import networks
+from udc_tf.compress.compress_settings import CompressSettings
+from udc_tf.compress.compressor import Compressor
+from udc_tf.compress.output_divergence import Divergence
+from udc_tf.compress.output_matching import match_outputs
+from udc_tf.layers.inventory import kernel_layers
+
+
+@pytest.fixture(scope="module")
+def model():
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((8, 8, 2), name="image")
+    x = kl.Conv2D(12, 3, use_bias=False, name="conv")(inputs)
+    x = kl.ReLU()(kl.BatchNormalization()(x))
+    x = kl.DepthwiseConv2D(3, activation="relu", name="depthwise")(x)
+    x = kl.Dense(4, activation="softmax", name="head")(kl.GlobalAveragePooling2D()(x))
+    return networks.randomized(keras.Model(inputs, x))
+
+
+@pytest.fixture(scope="module")
+def original(model):
+    return udc_tf.compact(model, bits=32)
+
+
+@pytest.fixture(scope="module")
+def examples():
+    return networks.normal(8, 8, 2, count=64)
+
+
+def _codes(network):
+    return [layer.integer_kernel().codes for layer in kernel_layers(network)]
+
+
+def _outputs(network, x):
+    return [network(x, training=False).numpy()]
+
+
+@pytest.mark.parametrize("codes", [True, False])
+def test_unseen_examples_come_nearer(model, original, examples, codes):
+    tiny, divergence = udc_tf.compact(model, bits=2), Divergence(model)
+    unseen = networks.normal(8, 8, 2, count=64, seed=7)
+    wanted = _outputs(original, unseen)
+    before, integers = divergence.between(wanted, _outputs(tiny, unseen)), _codes(tiny)
+    masks = [layer.mask.numpy() for layer in kernel_layers(tiny)]
+    assert match_outputs(tiny, original, [examples], divergence, steps=80, codes=codes)
+    assert divergence.between(wanted, _outputs(tiny, unseen)) < 0.7 * before
+    same = [np.array_equal(*pair) for pair in zip(integers, _codes(tiny), strict=True)]
+    assert all(same) != codes
+    for layer, mask in zip(kernel_layers(tiny), masks, strict=True):
+        np.testing.assert_array_equal(layer.mask, mask)
+
+
+def test_what_does_not_come_nearer_is_left_as_it_was(model, original, examples):
+    tiny = udc_tf.compact(model, bits=32)  # there is nothing to gain
+    before = tiny.get_weights()
+    assert not match_outputs(tiny, original, [examples], Divergence(model), steps=3)
+    for old, new in zip(before, tiny.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_no_step_begins_when_the_time_is_over(model, original, examples):
+    tiny = udc_tf.compact(model, bits=2)
+    assert not match_outputs(
+        tiny, original, [examples], Divergence(model), steps=1000, until=time.monotonic() - 1
+    )
+
+
+def test_codes_that_would_break_the_budget_are_not_taken(model, examples, monkeypatch):
+    """The file of moved codes is said to be too large: the codes are those of before."""
+    tight = udc_tf.Flash(3_500)
+    space = udc_tf.SearchSpace(bits=(2, 3, 4))
+    settings = CompressSettings(probe_examples=8, steps=0)
+    plain = udc_tf.compress(model, tight, examples, space=space, settings=settings)
+    real, asked = Compressor._compiled, []
+
+    def compiled(self, network, *args):
+        size, stored = real(self, network, *args)
+        changed = any(
+            not np.array_equal(a, b) for a, b in zip(_codes(plain), _codes(network), strict=True)
+        )
+        asked.append(changed)
+        # Only networks that are fitted layer by layer have these codes.
+        return (
+            (9_999, stored)
+            if changed and len(asked) > 1 + plain.compression.rounds
+            else (
+                size,
+                stored,
+            )
+        )
+
+    monkeypatch.setattr(Compressor, "_compiled", compiled)
+    settings = dataclasses.replace(settings, steps=60)
+    tiny = udc_tf.compress(model, tight, examples, space=space, settings=settings)
+    assert asked[-2:] == [True, False]
+    assert tiny.compression.flash_bytes <= 3_500
+    assert tiny.compression.divergence < plain.compression.divergence

@@ -1,0 +1,156 @@
+"""The whole network's outputs, brought nearer to the original's.
+
+Layers are fitted one after the other, so what is left is the error that they make together. Some
+hundred steps of gradient descent lower it: on the examples and on mixtures of two of them, which
+need no labels, since the original says what the outputs should be. Weights move from level to level
+by the straight-through gradient; batch norms and biases move freely. Zeros, levels and activation
+ranges stay.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from udc_tf.compress.output_divergence import Divergence
+from udc_tf.layers.compact_kernels import CompactKernel
+from udc_tf.layers.inventory import kernel_layers
+
+_RATE = 0.02  # of a weight's step; a step is what Adam moves a variable by, at most
+_UNIT = 0.5  # of a channel's deviation: what counts for a bias as a step does for a weight
+_BATCH = 32
+_JUDGES = 8  # one example of so many is not learned from: it says whether the result is better
+
+
+def match_outputs(
+    network: keras.Model,
+    original: keras.Model,
+    inputs: Sequence[np.ndarray],
+    divergence: Divergence,
+    *,
+    steps: int,
+    codes: bool = True,
+    seed: int = 0,
+    until: float | None = None,
+    progress: Callable[[str, float], None] = lambda what, share: None,
+) -> bool:
+    """Moves a fitted network towards its original; one that does not get nearer is left as it was.
+
+    Args:
+        network: changed in place.
+        original: the same structure in float.
+        inputs: one array per input.
+        divergence: of the outputs.
+        steps: of gradient descent.
+        codes: whether the integers of the weights may change; else batch norms and biases alone.
+        seed: of the order of the examples.
+        until: no further step begins after that (`time.monotonic`).
+
+    Returns:
+        Whether the network has changed.
+    """
+    count = len(inputs[0])
+    learned = np.arange(count) % _JUDGES != _JUDGES - 1
+    judges = [tf.constant(x[~learned]) for x in inputs]
+    inputs = [x[learned] for x in inputs]
+    before = network.get_weights()
+    distance = _distance(network, original, judges, divergence)
+    step = _Step(network, original, divergence, steps, codes, inputs)
+    rng = np.random.default_rng(seed)
+    for number in range(steps):
+        if until is not None and time.monotonic() > until:
+            break
+        step(_mixed(inputs, rng))
+        progress("outputs of the whole network", (number + 1) / steps)
+    if _distance(network, original, judges, divergence) < distance:
+        return True
+    network.set_weights(before)
+    return False
+
+
+def _mixed(inputs: Sequence[np.ndarray], rng: np.random.Generator) -> list[tf.Tensor]:
+    """Examples, each with less than half of another one mixed in."""
+    first, second = rng.integers(0, len(inputs[0]), (2, _BATCH))
+    share = rng.uniform(0.5, 1.0, _BATCH).astype(np.float32)
+    found = []
+    for x in inputs:
+        main = share.reshape(-1, *[1] * (x.ndim - 1))
+        found.append(tf.constant(main * x[first] + (1 - main) * x[second]))
+    return found
+
+
+def _outputs(network: keras.Model, batch: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    structured = keras.tree.pack_sequence_as(network.input, list(batch))
+    return keras.tree.flatten(network(structured, training=False))
+
+
+def _distance(
+    network: keras.Model, original: keras.Model, batch: list[tf.Tensor], divergence: Divergence
+) -> float:
+    wanted, given = ([y.numpy() for y in _outputs(m, batch)] for m in (original, network))
+    return divergence.between(wanted, given)
+
+
+class _Step:
+    """One step of Adam on variables in units of their own, so that one rate serves them all."""
+
+    def __init__(
+        self,
+        network: keras.Model,
+        original: keras.Model,
+        divergence: Divergence,
+        steps: int,
+        codes: bool,
+        inputs: Sequence[np.ndarray],
+    ):
+        units = _units(network, codes, [x[:_BATCH] for x in inputs])
+        self._variables = [variable for variable, _ in units]
+        self._units = [unit for _, unit in units]
+        self._moved = [keras.Variable(keras.ops.convert_to_numpy(v) / u) for v, u in units]
+        rate = keras.optimizers.schedules.CosineDecay(_RATE, steps)
+        self._optimizer = keras.optimizers.Adam(rate)
+        self._optimizer.build(self._moved)
+        self._network, self._original, self._divergence = network, original, divergence
+        self._compute = tf.function(self._apply, reduce_retracing=True)
+
+    def __call__(self, batch: list[tf.Tensor]) -> None:
+        self._compute(batch)
+
+    def _apply(self, batch: list[tf.Tensor]) -> None:
+        wanted = _outputs(self._original, batch)
+        with tf.GradientTape() as tape:
+            loss = self._divergence.loss(wanted, _outputs(self._network, batch))
+        gradients = tape.gradient(
+            loss, [v.value for v in self._variables], unconnected_gradients="zero"
+        )
+        # Adam's steps do not depend on the gradients' scale, so these need no change of units.
+        self._optimizer.apply(gradients, self._moved)
+        for variable, moved, unit in zip(self._variables, self._moved, self._units, strict=True):
+            variable.assign(moved * unit)
+
+
+def _units(
+    network: keras.Model, codes: bool, batch: Sequence[np.ndarray]
+) -> list[tuple[keras.Variable, float]]:
+    """What is moved, and what counts as one for it."""
+    kernels = kernel_layers(network)
+    left = {id(k.log_range) for k in kernels} | {id(k.theta) for k in kernels}
+    found = [(k.theta, k.integer_kernel().step) for k in kernels] if codes else []
+    owners = [
+        layer
+        for layer in network.layers
+        if len(layer._inbound_nodes) == 1
+        and any(id(v) not in left for v in layer.trainable_weights)
+    ]
+    taps = keras.Model(network.inputs, [layer.output for layer in owners])
+    spreads = [float(np.std(y)) for y in _outputs(taps, [tf.constant(x) for x in batch])]
+    for layer, spread in zip(owners, spreads, strict=True):
+        for variable in layer.trainable_weights:
+            if id(variable) in left:
+                continue
+            is_gain = not isinstance(layer, CompactKernel) and variable.name in ("gamma", "alpha")
+            size = float(np.sqrt(np.mean(np.square(variable.numpy())))) if is_gain else spread
+            found.append((variable, _UNIT * size if size > 0 else _UNIT))
+    return found
