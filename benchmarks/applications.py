@@ -51,8 +51,6 @@ FAMILIES: dict[str, tuple[str, int, dict[str, Any]]] = {
 }
 # Where outputs differ, why; found by `udc-run --trace`.
 WHY = {
-    "EfficientNet": "of this untrained network the sum before a gate has steps of 18. From 8 on "
-    "TFLM has the sigmoid of zero as 0; the executor has a half, as Keras does",
     "NASNet": "from a pooling on, the trace says; not yet explained",
 }
 

@@ -62,3 +62,16 @@ def test_another_network_is_found_out(exported):
         return
     with pytest.raises(MismatchError, match=r"output 0 is .* steps apart, 2\.0 are allowed"):
         execution.execute(compiled, [inputs], [golden[:, ::-1]], [2.0])
+
+
+def test_a_value_unlike_tflms_is_said(exported, caplog):
+    inputs, golden = (
+        np.load(exported.folder / "golden" / f"{kind}_0.npy") for kind in ("input", "output")
+    )
+    if "u85" in exported.manifest["accelerator"]:
+        return
+    golden[0, 0] += 1 if golden[0, 0] < 127 else -1
+    with caplog.at_level("WARNING", logger="absl"):
+        found = execution.execute(exported.vela_path.read_bytes(), [inputs], [golden], [2.0])
+    assert found["compiled"]["values_unlike_tflm"] == 1
+    assert "has 1 output values otherwise than TFLM" in caplog.text
