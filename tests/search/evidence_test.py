@@ -105,6 +105,15 @@ class TestUpdatedHarms:
             decisions, harms, steps = _measured({"a": 0.5, "b": 0.0, "c": 9.0}, kind=kind)
             assert (np.diff(evidence.updated_harms(decisions, harms, steps)) <= 0).all()
 
+    def test_what_was_found_to_matter_does_not_say_what_is_usual_later(self):
+        decisions, prior, _ = _measured({"near": 0.1, "far": 0.1}, kind="kernel")
+        harms = prior * np.array([[1.0], [40.0]])
+        losses = _losses((0.1, 4.0), 0.001)
+        bases = np.array([[0, 2], [0, 2]])  # the budget holds one of them
+        steps = evidence.steps_between(decisions, harms, bases, losses, prior)
+        updated = evidence.updated_harms(decisions, harms, steps)
+        assert updated[1, 0] > 5 * updated[0, 0]
+
 
 class TestOperators:
     def _harms(self, losses, prior=(0.0, 1.0)):

@@ -9,7 +9,7 @@ import udc_tf
 from udc_tf.cost.priced_network import Decision
 from udc_tf.models import resnet8
 from udc_tf.search import decisions
-from udc_tf.search.start import harm, harm_of_operators, harm_of_widths
+from udc_tf.search.start import first_guess, harm, harm_of_operators, harm_of_widths
 
 _X = np.random.default_rng(0).normal(size=(16, 16, 16, 3)).astype("float32")
 _Y = np.arange(16) % 10
@@ -163,3 +163,16 @@ class TestFirstGuess:
         search = udc_tf.make_searchable(keras.Model(x, y), "ethos_u55", udc_tf.Flash("3KiB"))
         search.set_out()
         assert np.isfinite(search.state.logits.numpy()).all() and _expected(search) < 1.1
+
+
+def test_any_harm_finds_the_pressure_that_meets_the_budget():
+    # As evidence made them of two kernel sizes, of which the budget holds one large one.
+    harms = np.array([[11.0, 3.5, 0.0], [39.0, 38.2, 0.0]])
+    sizes = tf.constant([[0.005, 0.047, 0.136]] * 2)
+
+    def cost_ratios(z):
+        return 0.85 + tf.reduce_sum(z * sizes, axis=[1, 2])
+
+    logits, pressure = first_guess(harms, np.ones((2, 3), bool), cost_ratios, 60.0)
+    assert pressure > 1e4
+    assert logits.argmax(axis=1).tolist() == [0, 2]

@@ -228,8 +228,10 @@ def _middle(steps: Sequence[Step]) -> float:
     steps = [s for s in steps if s.is_significant] or list(steps)
     logs = np.log([s.rate for s in steps])
     order = np.argsort(-logs)
-    units = np.cumsum([steps[i].weight for i in order])
-    return float(logs[order[np.searchsorted(units, units[-1] / 2)]])
+    units = np.cumsum([steps[i].weight for i in order]) / sum(s.weight for s in steps)
+    # From two sides, which differ where one half ends just there: of two, it is between them.
+    sides = [np.searchsorted(units, half) for half in (0.5 - _NOTHING, 0.5 + _NOTHING)]
+    return float(np.mean(logs[order[sides]]))
 
 
 def updated_harms(

@@ -67,7 +67,10 @@ def _apply(
     # Frozen during the warm-up: without gradient, and with the optimizer's clock put back to zero,
     # so that it starts afresh afterwards. (No tf.cond: replicas cannot synchronise in one.)
     of_logits = tf.where(now.warming_up, tf.zeros_like(of_logits), of_logits)
+    before = tf.identity(search.state.logits.value)
     search.decision_optimizer.apply([of_logits], [search.state.logits])
+    # What is settled stays, whatever momentum the optimizer has.
+    search.state.logits.assign(tf.where(now.settled, before, search.state.logits.value))
     clock = search.decision_optimizer.iterations
     clock.assign(tf.where(now.warming_up, tf.zeros_like(clock), clock.value))
     search.state.finish_step(now)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from udc_tf.search.model import SearchModel
 
 _WARMUP_CERTAINTY = 6.0
-_LISTENING, _SETTLING = (0.0, 0.25, 0.5), 0.9  # of what follows the warm-up
+_LISTENING = (0.0, 0.25, 0.5)  # of what follows the warm-up
 _PARTS = 4  # of a batch, whose losses tell how certain their mean is
 _MOST_BATCHES = 32
 _FORWARD_PASSES = 3  # that a training step costs
@@ -51,13 +51,7 @@ def warm_up(search: "SearchModel") -> None:
 
 def moments(search: "SearchModel") -> list[int]:
     """The steps before which something is decided, the end of the warm-up first."""
-    return sorted({search.state.warmup_steps(), *_rounds(search), _settling(search)})
-
-
-def _settling(search: "SearchModel") -> int:
-    """The step before which the size is brought to the budget for good."""
-    warmup, planned = search.state.warmup_steps(), int(search.state.planned.numpy())
-    return round(warmup + _SETTLING * (planned - warmup))
+    return sorted({search.state.warmup_steps(), *_rounds(search), search.state.settling_step()})
 
 
 def _rounds(search: "SearchModel") -> list[int]:
@@ -74,7 +68,7 @@ def stop(search: "SearchModel") -> None:
         search.set_out()
     if step in rounds:
         listen(search, len(rounds))
-    if step == _settling(search):
+    if step == search.state.settling_step():
         settle(search)
 
 

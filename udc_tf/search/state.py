@@ -11,11 +11,14 @@ from udc_tf.search import decisions, projection, sampling
 from udc_tf.search.settings import SearchSettings
 from udc_tf.training import schedules
 
+_SETTLING = 0.9  # of what follows the warm-up
+
 
 class Now(NamedTuple):
     """The schedules' values at one step."""
 
     warming_up: tf.Tensor
+    settled: tf.Tensor
     tau: tf.Tensor
     vartheta: tf.Tensor
     xi: tf.Tensor
@@ -121,6 +124,11 @@ class SearchState(keras.layers.Layer):
     def warmup_steps(self) -> int:
         return round(self.settings.warmup * int(self.planned.numpy()))
 
+    def settling_step(self) -> int:
+        """The step before which the size is brought to the budget, for good."""
+        warmup, planned = self.warmup_steps(), int(self.planned.numpy())
+        return round(warmup + _SETTLING * (planned - warmup))
+
     def log_probabilities(self) -> tf.Tensor:
         return decisions.log_probabilities(tf.convert_to_tensor(self.logits), self.valid)
 
@@ -134,9 +142,13 @@ class SearchState(keras.layers.Layer):
         in_warmup = step / tf.maximum(1.0, warmup)
         in_search = tf.minimum(1.0, (step - warmup) / tf.maximum(1.0, planned - warmup))
         progress = tf.where(warming_up, in_warmup, in_search)
+        # From a first guess decisions then rest: the last steps train the weights for them.
+        settling = tf.round(warmup + _SETTLING * (planned - warmup))
+        settled = tf.logical_and(step >= settling, s.certainty > 0)
         rise = schedules.cosine if s.xi_schedule == "cosine" else schedules.linear
         return Now(
             warming_up=warming_up,
+            settled=settled,
             tau=schedules.exponential(*s.tau, progress),
             vartheta=tf.where(warming_up, 0.0, schedules.linear(*s.vartheta, progress)),
             xi=rise(*s.xi, tf.where(warming_up, 0.0, progress)),
