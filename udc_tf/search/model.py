@@ -350,7 +350,7 @@ class SearchModel(StopsBetweenSteps, workers.TrainsInLockstep, keras.Model):
 
     def predict_by_samples(self, x: Any, z: tf.Tensor) -> Any:
         """Outputs for samples z, [samples, decisions, options], each on its part of the batch."""
-        return predict_by_samples(self.network, x, Samples(z, self._rows))
+        return predict_by_samples(self.network, x, Samples(z, self._rows), self.kernel_layers)
 
     def refresh_masks(self) -> None:
         """Ranks all weights anew under the present probabilities."""
