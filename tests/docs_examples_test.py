@@ -40,7 +40,7 @@ _FEW_STEPS = (
     *("--examples=8", "--search_epochs=1", "--samples=1", "--finetune_epochs=0,1,0"),
     *("--batch_size=8", "--size_compiles=1", "--verify_examples=4", "--runners=npu"),
 )
-_TRAINING = ("udc", "udc-search", "udc-finetune", "udc-export")
+_TRAINING = ("udc", "udc-search", "udc-finetune", "udc-export", "udc-teacher")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -177,6 +177,7 @@ class TestStrategies:
         [
             ("mirrored", "needs several devices. Received: /device:CPU:0"),
             ("multi_worker", "must name two workers or more. Received: None"),
+            ("tpu", "A TPU is needed that TensorFlow finds by itself, as on a TPU VM. Received: P"),
             ("gpu", "one of auto, mirrored, multi_worker, tpu. Received: 'gpu'"),
         ],
     )

@@ -22,6 +22,7 @@ from udc_tf.layers.inventory import activation_quantizers, kernel_layers
 from udc_tf.layers.precision import computing_in
 from udc_tf.training import training_data, workers
 from udc_tf.training.batch_norm import batch_norm_layers
+from udc_tf.training.built_metrics import build_metrics
 from udc_tf.training.divergence import EndsWhenNotFinite, told_briefly
 from udc_tf.training.epochs import EpochData
 from udc_tf.training.training_state import (
@@ -146,7 +147,7 @@ def finetune(
     else:
         begin(tiny, stages.start, seed)
     if not state.progress.finished:
-        finetuner.build_for(*data.batch_of_zeros())
+        build_metrics(finetuner, tiny, data.dataset.element_spec)
         run = _Run(finetuner, data, state, list(callbacks), verbose)
         run.all_stages(
             validation_data=validation_data,

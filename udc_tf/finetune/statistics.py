@@ -27,7 +27,9 @@ def recalibrate(network: keras.Model, batches: Iterable) -> None:
 
     def forward() -> Callable[[Any], Any]:
         # Traced anew each time: what is frozen is decided when the graph is made.
-        return tf.function(lambda x: network(x, training=True), reduce_retracing=True)
+        return tf.function(
+            lambda x: network(x, training=True), reduce_retracing=True, autograph=False
+        )
 
     with _tracking(network, 0.0):
         batch_norm.measure_statistics(batch_norm_layers(network), forward(), batches)

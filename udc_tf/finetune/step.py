@@ -109,20 +109,6 @@ class Finetuner(TrainsInLockstep, keras.Model):
             self.optimizer.build(self._optimized)
             self.range_optimizer.build(self.ranges_to_train())
 
-    def build_for(self, x: Any, y: Any = None, sample_weight: Any = None) -> None:
-        """Builds loss and metrics by calling them once, on data like those to come.
-
-        Keras would take a batch out of the first pass for it, and trace the whole network.
-        """
-
-        def once() -> None:
-            predictions = self(x, training=False)
-            self.compute_loss(x, y, predictions, sample_weight, training=False)
-            self.compute_metrics(x, y, predictions, sample_weight)
-
-        self.distribute_strategy.run(once)
-        self.reset_metrics()
-
     def ranges_to_train(self) -> list[keras.Variable]:
         return [layer.log_range for layer in kernel_layers(self.network)]
 

@@ -29,6 +29,7 @@ from udc_tf.search.settings import SearchSettings
 from udc_tf.search.space import SearchSpace
 from udc_tf.search.state import SearchState
 from udc_tf.training import batch_norm, schedules, training_data, workers
+from udc_tf.training.built_metrics import build_metrics
 from udc_tf.training.divergence import EndsWhenNotFinite, told_briefly
 from udc_tf.training.epochs import resumable_batches
 from udc_tf.training.training_state import KeepState, StatePlace, history_of
@@ -274,6 +275,7 @@ class SearchModel(StopsBetweenSteps, workers.TrainsInLockstep, keras.Model):
         if isinstance(x, tf.data.Dataset):
             x = training_data.of_length(x, steps, one_pass=steps_per_epoch is None)
             x = training_data.for_replicas(x, self.distribute_strategy.num_replicas_in_sync)
+            build_metrics(self, self.network, x.element_spec)
         with told_briefly():
             history = super().fit(
                 x,
@@ -348,7 +350,7 @@ class SearchModel(StopsBetweenSteps, workers.TrainsInLockstep, keras.Model):
 
     def predict_by_samples(self, x: Any, z: tf.Tensor) -> Any:
         """Outputs for samples z, [samples, decisions, options], each on its part of the batch."""
-        return predict_by_samples(self.network, x, Samples(z, self.rows))
+        return predict_by_samples(self.network, x, Samples(z, self.rows), self.kernel_layers)
 
     def refresh_masks(self) -> None:
         """Ranks all weights anew under the present probabilities."""

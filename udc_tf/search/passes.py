@@ -6,13 +6,14 @@ pass needs.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
 import tensorflow as tf
 from keras import tree
 
+from udc_tf.search.samples import traced_once
 from udc_tf.training import divergence, training_data
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def task_in_passes(search: "SearchModel", z: tf.Tensor, data: Any) -> TaskGradie
     samples = z.shape[0]
     together = search.settings.samples_per_pass or samples
     if together == samples:
-        return _one_pass(search, z, data)
+        return _one_pass(search, search.predict_by_samples, z, data)
+    predict = traced_once(search.predict_by_samples, search.network)
     size = tf.shape(tree.flatten(data)[0])[0]
     filled = tf.maximum(size, samples)
     done: list[TaskGradients] = []
@@ -52,7 +54,7 @@ def task_in_passes(search: "SearchModel", z: tf.Tensor, data: Any) -> TaskGradie
         with tf.control_dependencies(_tensors(done[-1:])):
             part = training_data.each(functools.partial(tf.gather, indices=rows % size), data)
             share = tf.cast(tf.size(rows), tf.float32) / tf.cast(filled, tf.float32)
-            given = _one_pass(search, z[first : first + together], part, share)
+            given = _one_pass(search, predict, z[first : first + together], part, share)
             done[:] = [*done[:-1], _added(done[-1], given)] if done else [given]
     outputs = tree.map_structure(lambda t: t[:size], done[0].outputs)
     return done[0]._replace(outputs=outputs)
@@ -72,7 +74,11 @@ def check_loss(loss: Any, samples_per_pass: int | None) -> None:
 
 
 def _one_pass(
-    search: "SearchModel", z: tf.Tensor, data: Any, share: tf.Tensor | float = 1.0
+    search: "SearchModel",
+    predict: Callable[[Any, tf.Tensor], Any],
+    z: tf.Tensor,
+    data: Any,
+    share: tf.Tensor | float = 1.0,
 ) -> TaskGradients:
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     ranges = [v.value for v in search.ranges]
@@ -80,7 +86,7 @@ def _one_pass(
     with tf.GradientTape() as tape:
         for tensor in (z, *ranges):
             tape.watch(tensor)
-        outputs = search.predict_by_samples(x, z)
+        outputs = predict(x, z)
         loss = search.compute_loss(
             x=x, y=y, y_pred=outputs, sample_weight=sample_weight, training=True
         )

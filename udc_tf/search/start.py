@@ -127,7 +127,7 @@ def first_guess(
     """
     valid_options = tf.constant(valid)
 
-    @tf.function  # it is called a hundred times and more
+    @tf.function(autograph=False)  # it is called a hundred times and more
     def differentiated(logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         pi = tf.exp(decisions.log_probabilities(logits, valid_options))
         with tf.GradientTape() as tape:

@@ -171,14 +171,6 @@ class EpochData:
         self.begin_pass()
         return [batch[0] for batch in self.dataset.take(batches)]
 
-    def batch_of_zeros(self) -> Any:
-        """One batch of the right shapes and types."""
-
-        def zeros(spec: tf.TensorSpec) -> np.ndarray:
-            return np.zeros([1 if d is None else d for d in spec.shape], spec.dtype.as_numpy_dtype)
-
-        return keras.tree.map_structure(zeros, self.dataset.element_spec)
-
 
 class _Windows:
     """Parts of `steps` batches of an endless row; called, gives the part that is due.
