@@ -5,8 +5,8 @@
 
 For each network and accelerator configurations of the space `ethos_u55` near a flash budget are
 compiled, the coefficients fitted to the first of them and asked about the others. Widths are those
-that a search for SRAM and cycles has, in bricks of 16 channels where it can; beside them the space's
-own tenths, which only a search for flash alone has.
+that a search for SRAM and cycles has, in bricks of 16 channels where it can; beside them tenths, as
+the space has them, which only a search for flash alone takes.
 """
 
 import functools
