@@ -3,13 +3,14 @@
     python -m benchmarks.device_prediction
     python -m benchmarks.device_prediction --networks=resnet8
 
-For each network configurations of the space `ethos_u55` near a flash budget are compiled for four
-accelerators. For each the coefficients are fitted to the first of them and asked about the others.
-Widths are those that a search for SRAM and cycles has, in bricks of 16 channels where it can;
-beside them the space's own tenths, which only a search for flash alone has.
+For each network and accelerator configurations of the space `ethos_u55` near a flash budget are
+compiled, the coefficients fitted to the first of them and asked about the others. Widths are those
+that a search for SRAM and cycles has, in bricks of 16 channels where it can; beside them tenths, as
+the space has them, which only a search for flash alone takes.
 """
 
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -26,7 +27,10 @@ from udc_tf.export import size_fit, vela
 from udc_tf.export.device_fit import fit_device
 from udc_tf.search.make import searchable
 
-ACCELERATORS = ("ethos-u55-64", "ethos-u55-256", "ethos-u65-256", "ethos-u85-256")
+ACCELERATORS = (
+    *("ethos-u55-64", "ethos-u55-256", "ethos-u65-256", "ethos-u85-256"),
+    "ethos-u85-512",  # of several cores
+)
 ATTRIBUTES = {"flash": "flash_bytes", "sram": "sram_bytes", "cycles": "cycles"}
 COSTS = tuple(ATTRIBUTES)
 WIDTHS: dict[str, tuple[Target, ...]] = {
@@ -35,20 +39,14 @@ WIDTHS: dict[str, tuple[Target, ...]] = {
 }
 
 
-def measure(name: str, widths: str, fitted_count: int, held_out: int) -> Row:
+def measure(name: str, widths: str, accelerator: str, fitted_count: int, held_out: int) -> Row:
     besides = WIDTHS[widths]
     search = searchable(NETWORKS[name](), "ethos_u55", [Flash(BUDGETS[name]), *besides])
     rng = np.random.default_rng(0)
-    systems = {accelerator: vela.System(accelerator) for accelerator in ACCELERATORS}
-    rows: dict[str, list[size_fit.Measurement]] = {accelerator: [] for accelerator in systems}
+    system, rows = vela.System(accelerator), []
     for chosen in size_fit.configurations_near(search, fitted_count + held_out, rng):
-        exact = size_fit.trial_network(search, chosen, rng)
-        for accelerator, system in systems.items():
-            found = size_fit.compiled_measurement(search, chosen, exact, system)
-            rows[accelerator].append(found)
-        print(f"{name}: {len(rows[accelerator])} of {fitted_count + held_out}", flush=True)
-    plan = search.problem.plan
-    return {a: compare(a, r[:fitted_count], r[fitted_count:], plan) for a, r in rows.items()}
+        rows.append(size_fit.measure_one(search, chosen, system, rng))
+    return compare(accelerator, rows[:fitted_count], rows[fitted_count:], search.problem.plan)
 
 
 def compare(
@@ -82,11 +80,11 @@ def report(rows: Mapping[str, Row]) -> str:
         return [f"{row[c]['mean_absolute']:.1%}, {row[c]['worst']:.1%}" for c in COSTS]
 
     head = ("network, widths", "accelerator", *(f"{cost}: mean, worst error" for cost in COSTS))
-    lines = [(n, a, *cells(row)) for n, by_npu in rows.items() for a, row in by_npu.items()]
+    lines = [(*key.rsplit(", ", 1), *cells(row)) for key, row in rows.items()]
     for widths in WIDTHS:
         for accelerator in ACCELERATORS:
-            found = [r[accelerator] for key, r in rows.items() if key.endswith(f", {widths}")]
-            if found:
+            ending = f", {widths}, {accelerator}"
+            if found := [row for key, row in rows.items() if key.endswith(ending)]:
                 all_of_them = cells({c: over_all(found, c) for c in COSTS})
                 lines.append((f"all, {widths}", accelerator, *all_of_them))
     return table(head, lines)
@@ -100,10 +98,9 @@ def over_all(rows: Sequence[Row], cost: str) -> dict[str, float]:
 
 def run(rows: Rows) -> str:
     given = flags.FLAGS
-    for widths in WIDTHS:
-        for name in given.networks:
-            case = functools.partial(measure, name, widths, given.fitted, given.held_out)
-            rows.once(f"{name}, {widths}", case)
+    for widths, name, accelerator in itertools.product(WIDTHS, given.networks, ACCELERATORS):
+        case = functools.partial(measure, name, widths, accelerator, given.fitted, given.held_out)
+        rows.once(f"{name}, {widths}, {accelerator}", case)
     return harness.write(rows.path.with_suffix(".md"), report(rows.read()))
 
 

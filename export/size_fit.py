@@ -27,7 +27,7 @@ from udc_tf.export.device_fit import fit_device, step_cycles
 from udc_tf.export.int8 import Int8Model, to_int8
 from udc_tf.files import DamagedFileError, read_json, replaced_atomically
 from udc_tf.search.extract import architecture_of
-from udc_tf.search.make import searchable
+from udc_tf.search.make import searchable, searchable_to_fit
 from udc_tf.search.model import SearchModel
 from udc_tf.search.repair import Budget, extreme, repair
 from udc_tf.search.space import SearchSpace
@@ -166,7 +166,7 @@ def fit_size_model(
         kept = loaded if loaded is not None and loaded.key == key else kept
     if kept is None:
         system = vela.System.of(targets)
-        search = searchable(model, space, targets)
+        search = searchable_to_fit(model, space, targets)
         rows = measure_search(search, system, configurations, seed, progress, allow_cpu)
         device = fit_device(rows, search.problem.plan, system, fit(rows))
         kept = SizeFit(device, system.accelerator, tuple(rows), key)
@@ -328,7 +328,7 @@ def _features(bound: BoundFlash, chosen: np.ndarray) -> tuple[dict[str, float], 
     features = {
         "fixed": 1.0,
         "per_operator": float(present.sum() + (parts * operators).sum()),
-        "per_channel": float((present * counts.outputs).sum()),
+        "per_channel": float((present * counts.records).sum()),
     }
     for table, amount in bound.amounts(counts).items():
         stored = present * amount / 8

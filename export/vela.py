@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from udc_tf.cost.accelerators import DEFAULT, family, require_accelerator
+from udc_tf.cost.sram import require_mode
 from udc_tf.export import tflite_file, vela_names
 from udc_tf.export.errors import CpuOperatorsError, ExportError, VelaError
 from udc_tf.export.work_folder import work_folder
@@ -29,6 +30,9 @@ _DEFAULTS = {
     "ethos-u65": ("Ethos_U65_Client_Server", "Dedicated_Sram_384KB"),
     "ethos-u85": ("Ethos_U85_SYS_DRAM_Mid", "Dedicated_Sram_384KB"),
 }
+# An Ethos-U85 has a second format for weights of few values, which is faster to decode and takes up
+# to half as much flash again. Vela takes it even where nobody waits for the weights.
+_FAMILY_OPTIONS = {"ethos-u85": ("--disable-fwd",)}
 _NPU_OPERATOR = "ethos-u"
 _PLAIN = "network"
 
@@ -164,6 +168,7 @@ class System:
                 )
             found[names.get(name, name)] = said.pop() if said else None
         system = cls(**{**found, "accelerator": found["accelerator"] or DEFAULT})
+        require_mode(system.accelerator, system.memory_mode)
         config, mode = default_system(system.accelerator)
         vela_names.require_names(
             system.system_config or config, system.memory_mode or mode, system.config
@@ -239,6 +244,7 @@ def compile_with_vela(
             *("--optimise", optimise),
             *("--output-dir", "."),
             "--enable-debug-db",
+            *_FAMILY_OPTIONS.get(family(accelerator), ()),
             *(() if sram_limit is None else ("--arena-cache-size", str(sram_limit))),
         ]
         said = _run_vela([*arguments, f"{_PLAIN}.tflite"], folder, source)

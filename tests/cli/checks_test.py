@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 
 import keras
 import numpy as np
@@ -144,6 +145,10 @@ class TestBeforeTheFirstStep:
         np.savez("own.npz", x_train=x, y_train=y, x_test=x, y_test=y + 1)
         said = _refused(capsys, "udc", "--recipe=digits", "--data=own.npz")
         assert "test part of own must have labels from 0 to 3" in said
+
+    def test_working_memory_that_the_input_does_not_fit_into(self, here, capsys):
+        said = _refused(capsys, "udc", "--recipe=digits", "--sram=60B")
+        assert re.search(r"reach from [\d,]+ bytes of SRAM .* a budget of 60 bytes of SRAM", said)
 
     def test_every_budget_of_a_front(self, here, capsys):
         said = _refused(capsys, "udc", "--recipe=digits", "--flash=100B,8KiB")

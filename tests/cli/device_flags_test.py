@@ -37,6 +37,7 @@ def test_a_board_gives_what_is_not_said():
         ({"board": "renesas-ra8p1", "flash": "2MiB"}, "has 1,048,576 bytes of flash"),
         ({"sram": "much"}, "A size is a number with a unit"),
         ({"sram": "64KiB", "memory_mode": "Dedicated_Sram"}, "no SRAM besides"),
+        ({"memory_mode": "Dedicated_Sram_384KB"}, "of an Ethos-U55 is Sram_Only or Shared_Sram"),
         ({"cycles": -3.0}, "positive number"),
         ({"vela_config": "nowhere.ini"}, "which is no file"),
         ({"memory_mode": "Sram"}, "`memory_mode` is one of Sram_Only"),

@@ -13,7 +13,7 @@ from udc_tf.cost.steps import Engine
 from udc_tf.cost.targets import target_from_dict
 from udc_tf.export import size_fit, trials, vela
 from udc_tf.export.errors import BudgetError
-from udc_tf.search.make import searchable
+from udc_tf.search.make import UnreachableError, searchable, searchable_to_fit
 
 SPACE = udc_tf.SearchSpace(widths=(0.25, 0.5, 0.75, 1.0), bits=(2, 4, 8), sparsities=(0.3, 1.0))
 
@@ -163,6 +163,14 @@ class TestTargets:
             udc_tf.make_searchable(residual(), SPACE, udc_tf.Sram("1KiB"))
         with pytest.raises(ValueError, match=r"reach from .* cycles \(estimated\)"):
             udc_tf.make_searchable(residual(), SPACE, udc_tf.Cycles(10))
+
+    def test_what_nothing_was_measured_for_is_refused_only_if_it_is_far_off(self):
+        target = udc_tf.Sram("1MiB", "ethos-u85-256")
+        least = searchable(residual(), SPACE, target).reachable()[0].smallest
+        near, far = (udc_tf.Sram(int(x * least), "ethos-u85-256") for x in (0.95, 0.7))
+        assert searchable_to_fit(residual(), SPACE, near).problem.targets[0].budget > least
+        with pytest.raises(UnreachableError, match=f"Received: a budget of {far.budget:,} bytes"):
+            searchable_to_fit(residual(), SPACE, far)
 
     def test_widths_snap_to_bricks(self, search):
         def options(space, target):

@@ -15,6 +15,7 @@ from udc_tf.finetune.step import check_teacher
 from udc_tf.graph.verdicts import Check
 from udc_tf.models.data import Dataset, FileDataset
 from udc_tf.saved_models import load_model
+from udc_tf.search.make import searchable, searchable_to_fit
 from udc_tf.training.training_data import fits_shape
 
 
@@ -48,7 +49,9 @@ def check_runs(runs: Mapping[str, Run], work: WorkDir, steps: Sequence[str]) -> 
         verbosity = logging.get_verbosity()
         logging.set_verbosity(logging.ERROR)  # the search itself will warn of a large budget
         try:
-            udc_tf.make_searchable(network, run.recipe.space, targets, run.recipe.search)
+            measured = run.device is not None and run.size_compiles > 0
+            begin = searchable_to_fit if measured else searchable
+            begin(network, run.recipe.space, targets, run.recipe.search)
         finally:
             logging.set_verbosity(verbosity)
         check_device(run, network, steps)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from udc_tf.cost.padding import is_narrow, padded_fan_in, round_up
+from udc_tf.cost.padding import ETHOS_U55, Padding, is_narrow, round_up
 from udc_tf.cost.priced_network import FixedPart, Plan, PricedLayer, Step, Tensor
 from udc_tf.graph.channel_groups import ChannelMap
 
@@ -48,7 +48,9 @@ class Counts:
         dense: 1 where nothing is pruned.
         fan_in: weights coded for each output channel, padding included, for the full kernel;
             `kernel_share` is what a smaller kernel takes of it.
+        multiplied: the same in the blocks of an Ethos-U55, which Vela's estimates of time follow.
         padded_outputs: output channels, padding included.
+        records: scale records, padding included.
         pruned: [..., sparsities, layers], z of each fraction below 1 in `CountMaps.sparsities`;
             None where decisions are hard, so that `nonzeros` says it all.
         tensor_bytes, step_present: of `Plan.tensors` and `Plan.steps`, if they were asked for.
@@ -63,8 +65,10 @@ class Counts:
     entropy: Array
     dense: Array
     fan_in: Array
+    multiplied: Array
     kernel_share: Array
     padded_outputs: Array
+    records: Array
     by_bits: Mapping[str, Array]
     present: Array
     part_channels: Array
@@ -83,6 +87,10 @@ class Counts:
         """Weights with the zeros that the NPU fills blocks up with."""
         return self.fan_in * self.kernel_share * self.padded_outputs
 
+    @property
+    def multiplied_weights(self) -> Array:
+        return self.multiplied * self.kernel_share * self.padded_outputs
+
 
 class CountMaps:
     """The matrices from z to `Counts`, side by side in one: a single product serves all.
@@ -91,7 +99,7 @@ class CountMaps:
         plan: the decisions and layers.
         bit_tables: name -> bits -> value, for `Counts.by_bits`.
         unsearched_bits: bits of weights whose bitwidth is not searched.
-        outputs_together: the NPU codes output channels in multiples of this.
+        padding: how the NPU fills blocks of weights up.
         steps: whether the bytes of tensors and the presence of steps are counted as well.
     """
 
@@ -100,13 +108,13 @@ class CountMaps:
         plan: Plan,
         bit_tables: Mapping[str, Mapping[int, float]] | None = None,
         unsearched_bits: int = 8,
-        outputs_together: int = 8,
+        padding: Padding = ETHOS_U55,
         steps: bool = False,
     ):
         self.plan = plan
         self.options = max(len(d.options) for d in plan.decisions)
         self._unsearched_bits = unsearched_bits
-        self._outputs_together = outputs_together
+        self._padding = padding
         layers, parts = plan.layers, plan.fixed
         searched = {s for layer in layers for s in layer.options.sparsities or ()}
         self.sparsities = np.asarray(sorted(searched - {1.0}), np.float32)
@@ -118,9 +126,11 @@ class CountMaps:
             "nonzeros": self._matrix(layers, self._by_sparsity(lambda s: s)),
             "entropy": self._matrix(layers, self._by_sparsity(binary_entropy)),
             "dense": self._matrix(layers, self._by_sparsity(lambda s: float(s == 1.0))),
-            "fan_in": self._matrix(layers, self._fan_in),
+            "fan_in": self._matrix(layers, self._fan_in(padding.fan_in)),
+            "multiplied": self._matrix(layers, self._fan_in(ETHOS_U55.fan_in)),
             "kernel_share": self._matrix(layers, self._kernel_share),
             "padded_outputs": self._matrix(layers, self._padded_outputs),
+            "records": self._matrix(layers, self._records),
             "part_channels": self._matrix(parts, lambda p: self._channels(p.outputs)),
         }
         for name, table in self._tables.items():
@@ -222,31 +232,40 @@ class CountMaps:
 
         return values
 
-    def _fan_in(self, layer: PricedLayer) -> _Linear:
+    def _fan_in(self, of: Callable[..., int]) -> Callable[[PricedLayer], _Linear]:
         """Exact where at most one width decision is behind the inputs."""
-        if layer.inputs is None:
-            return float(padded_fan_in(None, layer.taps)), []
-        fixed, terms = self._channels(layer.inputs)
-        padded = functools.partial(padded_fan_in, taps=layer.taps, image=_is_image(layer))
-        if not terms:
-            return float(padded(round(fixed))), []
-        if len(terms) == 1:
-            ((decision, active),) = terms
-            return 0.0, [(decision, [float(padded(round(fixed + n))) for n in active])]
-        # Several groups side by side: as much filling as the widest has, in proportion.
-        widest = fixed + sum(max(active) for _, active in terms)
-        share = padded(round(widest)) / widest
-        return fixed * share, [(d, [n * share for n in active]) for d, active in terms]
+
+        def values(layer: PricedLayer) -> _Linear:
+            if layer.inputs is None:
+                return float(of(None, layer.taps)), []
+            fixed, terms = self._channels(layer.inputs)
+            padded = functools.partial(of, taps=layer.taps, image=_is_image(layer))
+            if not terms:
+                return float(padded(round(fixed))), []
+            if len(terms) == 1:
+                ((decision, active),) = terms
+                return 0.0, [(decision, [float(padded(round(fixed + n))) for n in active])]
+            # Several groups side by side: as much filling as the widest has, in proportion.
+            widest = fixed + sum(max(active) for _, active in terms)
+            share = padded(round(widest)) / widest
+            return fixed * share, [(d, [n * share for n in active]) for d, active in terms]
+
+        return values
 
     def _kernel_share(self, layer: PricedLayer) -> _Linear:
         kernels = layer.options.kernels
         inputs = None if layer.inputs is None else len(layer.inputs)
-        sizes = [padded_fan_in(inputs, k * k, _is_image(layer)) for k in kernels or ()]
-        full = padded_fan_in(inputs, layer.taps, _is_image(layer))
+        padded = functools.partial(self._padding.fan_in, inputs, image=_is_image(layer))
+        sizes, full = [padded(k * k) for k in kernels or ()], padded(layer.taps)
         return self._per_option("kernel", layer, kernels, [n / full for n in sizes], 1.0)
 
     def _padded_outputs(self, layer: PricedLayer) -> _Linear:
-        step = self._outputs_together
+        kind = {"image": _is_image(layer), "depthwise": layer.inputs is None}
+        padded = functools.partial(self._padding.padded_outputs, **kind)
+        return self._tabulated(layer.outputs, padded, self._padding.filling(**kind))
+
+    def _records(self, layer: PricedLayer) -> _Linear:
+        step = self._padding.records
         return self._tabulated(layer.outputs, lambda n: round_up(n, step), (step - 1) / 2)
 
     def _tensor_bytes(self, tensor: Tensor) -> _Linear:

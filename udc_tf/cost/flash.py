@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from udc_tf.cost.accelerators import require_accelerator
 from udc_tf.cost.counts import CountMaps, Counts, column, total
-from udc_tf.cost.padding import outputs_together
+from udc_tf.cost.padding import Padding
 from udc_tf.cost.priced_network import Plan
 from udc_tf.graph.layer_rules import Price
 from udc_tf.quantize.quantizers import FLOAT_BITS
@@ -33,8 +33,9 @@ class SizeModel:
     """Coefficients of the compiled size in bytes.
 
     fixed + sum over operators of
-        per_operator + per_channel * channels + (payload + mask_cost * coded * M(p)) / 8
+        per_operator + per_channel * records + (payload + mask_cost * coded * M(p)) / 8
 
+    - records: of scales, one per output channel and what the NPU adds to them;
     - coded: weights with the zeros that the NPU pads blocks with (`udc_tf.cost.padding`);
     - p: the share of them that is not zero, M(p) about H(p) bits each (`mask_bits`);
     - payload: bit_cost[b] for each non-zero of a pruned layer; dense_bits[b] for each weight of one
@@ -139,9 +140,8 @@ class FlashCost:
                     f"An Ethos-U has no {FLOAT_BITS}-bit weights. Take bits up to 8. Received: "
                     f"bits={layer.options.bits} for the layer `{layer.name}`"
                 )
-        maps = CountMaps(
-            plan, self.size_model.tables, outputs_together=outputs_together(self.accelerator)
-        )
+        padding = Padding.of(self.accelerator)
+        maps = CountMaps(plan, self.size_model.tables, padding=padding)
         return BoundFlash(maps, self.size_model)
 
 
@@ -158,7 +158,7 @@ class BoundFlash:
         bits = self.model.mask_cost * amounts.pop("mask_cost")
         for table, amount in amounts.items():
             bits += counts.by_bits[table] * amount
-        stored = bits / 8 + self.model.per_channel * counts.outputs
+        stored = bits / 8 + self.model.per_channel * counts.records
         return counts.present * (stored + self.model.per_operator)
 
     def amounts(self, counts: Counts) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """What each operator of a network reads, moves and computes on an Ethos-U.
 
 The multipliers work off micro-blocks of output: so many rows, columns and channels at once. For
-each of them they take as many cycles as its coded weights, padding included, make them: this is
-what `coded_weights` counts. Few positions do not go faster than weights can be decoded; the output
+each of them they take as many cycles as its weights, padding included, make them: this is what
+`multiplied_weights` counts. Few positions do not go faster than weights can be decoded; the output
 stage has its own pace, and so has the memory that weights come from.
 """
 
@@ -18,7 +18,7 @@ from udc_tf.cost.accelerators import family, require_accelerator
 from udc_tf.cost.counts import CountMaps, Counts
 from udc_tf.cost.device_model import DeviceModel
 from udc_tf.cost.flash import BoundFlash
-from udc_tf.cost.padding import outputs_together, round_up
+from udc_tf.cost.padding import Padding, round_up
 from udc_tf.cost.priced_network import Plan, Step
 from udc_tf.quantize.quantizers import FLOAT_BITS
 
@@ -90,8 +90,8 @@ class StepCosts:
                     f"bits={layer.options.bits} for the layer `{layer.name}`"
                 )
         self.plan, self.model, self.engine = plan, model, Engine.of(accelerator)
-        together = outputs_together(accelerator)
-        self.maps = CountMaps(plan, model.size.tables, outputs_together=together, steps=True)
+        padding = Padding.of(accelerator)
+        self.maps = CountMaps(plan, model.size.tables, padding=padding, steps=True)
         self._flash = BoundFlash(self.maps, model.size)
         steps = plan.steps
         self._kernel = np.asarray([s.layer is not None for s in steps], np.float32)
@@ -112,10 +112,10 @@ class StepCosts:
 
     def formula(self, counts: Counts) -> Any:
         """Cycles of each step by the formula alone, [..., steps]."""
-        coded = take(counts.coded_weights, self._layer)
+        work = take(counts.multiplied_weights, self._layer)
         outputs = take(counts.padded_outputs, self._layer)
         per_weight, per_output = self._kernel_rates
-        kernel = larger(coded * per_weight, outputs * per_output)
+        kernel = larger(work * per_weight, outputs * per_output)
         kernel = larger(kernel, self.encoded(counts) / self.engine.weights)
         # An activation that is an operation of its own goes over all elements once more.
         kernel += 2 * per_output * take(counts.narrow_outputs, self._layer)

@@ -13,7 +13,7 @@ from udc_tf import network_check
 from udc_tf.compact.architecture import Architecture
 from udc_tf.cost.device_targets import Cycles, Sram, is_fitted
 from udc_tf.cost.priced_network import Plan
-from udc_tf.cost.targets import BoundTarget, Target
+from udc_tf.cost.targets import BoundTarget, Target, target_from_dict
 from udc_tf.graph import conversion
 from udc_tf.graph.channel_groups import ChannelGroups
 from udc_tf.graph.layer_rules import kernel_kind
@@ -47,6 +47,13 @@ _SEARCHABLE = {
     "Conv2DTranspose": UDCConv2DTranspose,
     "Dense": UDCDense,
 }
+
+
+_ROUGHLY = 1.25  # what is not fitted may take a budget for too small that is not
+
+
+class UnreachableError(ValueError):
+    """No configuration of the network and the space is inside the targets."""
 
 
 def make_searchable(
@@ -137,6 +144,28 @@ def searchable(
     for name, reason in problem.plan.left_out.items():
         logging.info("Not searched: %s, because %s", name, reason)
     return SearchModel(network, layers, problem, settings, name=f"{model.name}_search")
+
+
+def searchable_to_fit(
+    model: keras.Model,
+    space: SearchSpace | str,
+    target: Target | Sequence[Target] | None,
+    settings: SearchSettings | None = None,
+) -> SearchModel:
+    """The same, before anything has been measured: budgets that are nearly reachable are eased."""
+    try:
+        return searchable(model, space, target, settings)
+    except UnreachableError as refusal:
+        try:
+            return searchable(model, space, [_eased(t) for t in checked_targets(target)], settings)
+        except UnreachableError:
+            raise refusal from None
+
+
+def _eased(target: Target) -> Target:
+    if is_fitted(target):
+        return target
+    return target_from_dict({**target.to_dict(), "budget": round(_ROUGHLY * target.budget)})
 
 
 def _checked_start(choices: Mapping[str, float], plan: Plan) -> dict[str, float]:
@@ -239,7 +268,7 @@ def _check_reachable(targets: Sequence[Target], bound: tuple[BoundTarget, ...], 
     for reach, b in zip(reachable(targets, bound, plan), bound, strict=True):
         wanted = reach.target.describe(b.budget)
         if b.budget < reach.smallest:
-            raise ValueError(
+            raise UnreachableError(
                 f"No configuration is that small: this network and space reach {reach}. "
                 f"Received: a budget of {wanted}"
             )
@@ -255,7 +284,7 @@ def _check_reachable(targets: Sequence[Target], bound: tuple[BoundTarget, ...], 
         if budget.ratio(smallest) <= 1:
             chosen = smallest
     if chosen is None:
-        raise ValueError(
+        raise UnreachableError(
             "No configuration was found inside all targets at once; each can be met alone. "
             f"Received: {', '.join(t.describe(t.budget) for t in targets)}"
         )
