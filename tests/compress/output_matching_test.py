@@ -33,9 +33,15 @@ def original(model):
     return udc_tf.compact(model, bits=32)
 
 
+def _smooth(count, seed=1):
+    """Images whose channels differ from each other and from image to image."""
+    x = networks.normal(8, 8, 2, count=count, seed=seed)
+    return (x + 2 * x.mean(axis=(1, 2), keepdims=True) * 8).astype("float32")
+
+
 @pytest.fixture(scope="module")
 def examples():
-    return networks.normal(8, 8, 2, count=64)
+    return _smooth(256)
 
 
 def _codes(network):
@@ -49,7 +55,7 @@ def _outputs(network, x):
 @pytest.mark.parametrize("codes", [True, False])
 def test_unseen_examples_come_nearer(model, original, examples, codes):
     tiny, divergence = udc_tf.compact(model, bits=2), Divergence(model)
-    unseen = networks.normal(8, 8, 2, count=64, seed=7)
+    unseen = _smooth(64, seed=7)
     wanted = _outputs(original, unseen)
     before, integers = divergence.between(wanted, _outputs(tiny, unseen)), _codes(tiny)
     masks = [layer.mask.numpy() for layer in kernel_layers(tiny)]
@@ -78,7 +84,7 @@ def test_no_step_begins_when_the_time_is_over(model, original, examples):
 
 def test_codes_that_would_break_the_budget_are_not_taken(model, examples, monkeypatch):
     """The file of moved codes is said to be too large: the codes are those of before."""
-    tight = udc_tf.Flash(3_500)
+    tight = udc_tf.Flash(5_900)
     space = udc_tf.SearchSpace(bits=(2, 3, 4))
     settings = CompressSettings(probe_examples=8, steps=0)
     plain = udc_tf.compress(model, tight, examples, space=space, settings=settings)
@@ -104,5 +110,5 @@ def test_codes_that_would_break_the_budget_are_not_taken(model, examples, monkey
     settings = dataclasses.replace(settings, steps=60)
     tiny = udc_tf.compress(model, tight, examples, space=space, settings=settings)
     assert asked[-2:] == [True, False]
-    assert tiny.compression.flash_bytes <= 3_500
+    assert tiny.compression.flash_bytes <= 5_900
     assert tiny.compression.divergence < plain.compression.divergence
