@@ -242,7 +242,7 @@ class Compressor:
     def _within(
         self, problem: SearchProblem, prices: list[Prices], sensitivities: Sensitivities
     ) -> tuple[_Fitted, int]:
-        budgets = [p.budget for p in prices if p.is_flash]
+        budgets = _flash_budgets(problem)
         accelerators = accelerators_of(problem.targets)
         best: _Fitted | None = None
         tried: set[tuple[int, ...]] = set()
