@@ -64,7 +64,7 @@ def test_a_model_that_needs_none_is_given_back():
 
 def test_channels_of_different_sizes_lose_less():
     model, x = _uneven(), networks.normal(10, 10, 3, count=32)
-    space = udc_tf.SearchSpace(bits=(3,))
+    space = udc_tf.SearchSpace(bits=(2, 3))
     distances = [
         udc_tf.compress(
             model,

@@ -43,8 +43,9 @@ def compress(
 
     Bits and non-zeros are chosen for each layer by what they cost at the network's outputs; weights
     are then pruned and rounded so that each layer's outputs stay as they were; biases, batch norms
-    and activation ranges are set for that. The result is compiled, so that the budget is known to
-    hold; `udc_tf.export.export` writes it.
+    and activation ranges are set for that; at last the outputs of the whole network are brought
+    nearer to the original's. The result is compiled, so that the budget is known to hold;
+    `udc_tf.export.export` writes it.
 
     Args:
         model: a trained functional or Sequential model, or the path of its .keras or .h5 file. It
@@ -55,8 +56,8 @@ def compress(
         space: the bits and sparsities to choose from; channels and kernels are not cut.
         labels: class numbers of the examples. The accuracy on them is then reported; besides, the
             outputs are known to be logits if they are no probabilities.
-        seconds: after so many, no further effects are measured at the network's outputs; those of
-            the layers that are left are estimated.
+        seconds: after so many, no further effects are measured at the network's outputs, those of
+            the layers that are left are estimated, and the outputs of the whole are not matched.
         workdir: where sensitivities and the result are kept. Called again after an interruption,
             with the same arguments, it goes on from there.
         settings: which parts are at work.

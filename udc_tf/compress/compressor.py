@@ -242,7 +242,7 @@ class Compressor:
     def _within(
         self, problem: SearchProblem, prices: list[Prices], sensitivities: Sensitivities
     ) -> tuple[_Fitted, int]:
-        budgets = [p.budget for p in prices if p.is_flash]
+        budgets = _flash_budgets(problem)
         accelerators = accelerators_of(problem.targets)
         best: _Fitted | None = None
         tried: set[tuple[int, ...]] = set()
@@ -280,11 +280,12 @@ class Compressor:
     def _matched(self, problem: SearchProblem, found: _Fitted) -> _Fitted:
         """The network with its outputs nearer to the original's, if it is still inside.
 
-        Codes that change may take more bytes. Then the codes stay, and all else is moved.
+        Codes that change may take more bytes, or more than the examples can tell. Then the codes
+        stay, and all else is moved.
         """
         network, before = found.network, found.network.get_weights()
         for codes in (True, False) if self._settings.steps else ():
-            changed = match_outputs(
+            nearer = match_outputs(
                 network,
                 self._original,
                 self._inputs,
@@ -295,8 +296,8 @@ class Compressor:
                 until=self._until,
                 progress=self._progress,
             )
-            if not changed:
-                return found
+            if not nearer:
+                continue
             make_biases_whole(network)
             match_double_rounding(network)
             if found.flash_bytes is None:

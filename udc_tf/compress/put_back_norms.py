@@ -5,10 +5,13 @@ very different sizes, and one step for all of them wastes levels on the large on
 that changes nothing gives each channel a step of its own, at no cost: export folds it again.
 """
 
+from typing import Any
+
 import keras
+import numpy as np
 
 from udc_tf.graph.layer_rules import absorbed
-from udc_tf.graph.trace import trace
+from udc_tf.graph.trace import as_functional, trace
 from udc_tf.graph.uses import Uses
 
 _CONVOLUTIONS = (
@@ -42,7 +45,7 @@ def with_norms(model: keras.Model) -> keras.Model:
             config |= {"activation": "linear", "use_bias": False}
         return type(layer).from_config(config)
 
-    def call(layer: keras.layers.Layer, *args, **kwargs):
+    def call(layer: keras.layers.Layer, *args: Any, **kwargs: Any) -> Any:
         outputs = layer(*args, **kwargs)
         if layer.name not in bare:
             return outputs
@@ -52,15 +55,14 @@ def with_norms(model: keras.Model) -> keras.Model:
             return outputs
         return keras.layers.Activation(activation, name=f"{layer.name}_activation")(outputs)
 
-    flat = keras.Model(model.input, model.output, name=model.name)
-    found = keras.models.clone_model(flat, clone_function=clone, call_function=call)
+    found = keras.models.clone_model(as_functional(model), clone_function=clone, call_function=call)
     for layer in model.layers:
         if layer.name not in bare:
             found.get_layer(layer.name).set_weights(layer.get_weights())
             continue
         found.get_layer(layer.name).set_weights(layer.get_weights()[:1])
-        norm = found.get_layer(f"{layer.name}_norm")
-        norm.moving_variance.assign(0 * norm.moving_variance + 1 - norm.epsilon)
+        norm: Any = found.get_layer(f"{layer.name}_norm")
+        norm.moving_variance.assign(np.full(norm.moving_variance.shape, 1 - norm.epsilon))
         if layer.use_bias:
             norm.beta.assign(layer.bias)
     return found

@@ -137,7 +137,7 @@ def trace(model: keras.Model, copy: bool = True) -> Graph:
     >>> [node.name for node in trace(model).nodes]
     ['head']
     """
-    original = functional = _as_functional(model)
+    original = functional = as_functional(model)
     if copy:
         functional = keras.models.clone_model(original)
         functional.set_weights(original.get_weights())
@@ -188,7 +188,8 @@ def _require_same_functions(layer: Any, twin: Any) -> None:
             )
 
 
-def _as_functional(model: keras.Model) -> keras.Model:
+def as_functional(model: keras.Model) -> keras.Model:
+    """A model whose `input` and `output` can be read: of a Sequential, one of its layers."""
     if isinstance(model, keras.Sequential):
         if not model.built:
             raise ValueError(
@@ -254,7 +255,7 @@ class _Tracer:
         tensor): the outputs are picked up on the way, at marks set behind them, and the last of
         these ends the walk.
         """
-        functional = _as_functional(model)
+        functional = as_functional(model)
         marks = [keras.layers.Identity() for _ in tree.flatten(functional.output)]
         marked = [m(t) for m, t in zip(marks, tree.flatten(functional.output), strict=True)]
         outputs: dict[int, Any] = {}
