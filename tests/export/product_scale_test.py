@@ -1,4 +1,4 @@
-"""Products of two values: the same multiplier in TFLM and in Vela."""
+"""Products of two values, and rescaling ReLUs: the same codes in TFLM and in Vela."""
 
 import numpy as np
 import pytest
@@ -25,11 +25,18 @@ def scales(a: float, b: float, product: float) -> list[Quantization]:
     return [Quantization(np.float32(s), 0) for s in (a, b, product)]
 
 
-def differing(quantizations: list[Quantization]) -> int:
-    """Products of which the NPU gives another than TFLM."""
-    content = tflite_writer.write(network(), quantizations)
-    (golden,) = tflm_check.run(content, _CODES)
-    (npu,) = NpuNetwork(nets.compile_in_process(content)).run(_CODES)
+def relu() -> IntegerNetwork:
+    values = [Value(name, _SHAPE) for name in ("sum", "positive")]
+    return IntegerNetwork("relu", values, [Step("RELU", "relu", (0,), 1)], (0,), (1,))
+
+
+def differing(quantizations: list[Quantization], model: IntegerNetwork | None = None) -> int:
+    """Values of which the NPU gives another than TFLM."""
+    model = model or network()
+    content = tflite_writer.write(model, quantizations)
+    codes = _CODES[: len(model.inputs)]
+    (golden,) = tflm_check.run(content, codes)
+    (npu,) = NpuNetwork(nets.compile_in_process(content)).run(codes)
     return int((golden != npu.reshape(golden.shape)).sum())
 
 
@@ -78,3 +85,35 @@ def test_a_prescribed_scale_stays():
     quantizations = scales(0.1, 0.3, 0.7)
     product_scale.settle(model, quantizations)
     assert quantizations == scales(0.1, 0.3, 0.7)
+
+
+# input / output times some code is a half, but for the rounding of float32.
+@pytest.mark.parametrize(
+    "given",
+    [
+        (0.3663613498210907, 0.2215208113193512),
+        (0.008156649768352509, 0.0114112738519907),
+        (0.3444669842720032, 0.14243128895759583),
+    ],
+)
+def test_a_disputed_relu_is_moved(given):
+    disputed = [Quantization(np.float32(scale), -128) for scale in given]
+    assert differing(disputed, relu()) > 0
+    settled = list(disputed)
+    product_scale.settle(relu(), settled)
+    assert differing(settled, relu()) == 0
+    assert settled[0] == disputed[0]
+    assert settled[1].scale == pytest.approx(disputed[1].scale, rel=1 / 2048)
+
+
+def test_most_relus_stay():
+    rng = np.random.default_rng(0)
+    stayed = []
+    for _ in range(100):
+        given = [Quantization(np.float32(s), -128) for s in np.exp(rng.uniform(-4, 0, 2))]
+        settled = list(given)
+        product_scale.settle(relu(), settled)
+        stayed.append(settled == given)
+        a, positive = (q.scale for q in settled)
+        assert product_scale.rounds_alike(a, np.array([positive])).all()
+    assert np.mean(stayed) > 0.9
