@@ -37,14 +37,14 @@ def settle(network: IntegerNetwork, quantizations: list[Quantization]) -> None:
         if any(network.values[i].prescribed for i in alike) or set(step.inputs) & set(alike):
             continue  # it cannot be moved, or its inputs would move with it
         made = {
-            (other.kind, *(quantizations[i].scale for i in other.inputs))
+            (other.kind, tuple(quantizations[i].scale for i in other.inputs))
             for other in network.steps
             if other.kind in _AGREE and other.output in alike
         }
         near = own.scale + _STEPS * np.spacing(own.scale)
-        if all(_AGREE[kind](*inputs, near[:1]).all() for kind, *inputs in made):
+        if all(_AGREE[kind](*inputs, near[:1]).all() for kind, inputs in made):
             continue
-        settled = sum(_AGREE[kind](*inputs, near).astype(int) for kind, *inputs in made)
+        settled = np.sum([_AGREE[kind](*inputs, near) for kind, inputs in made], axis=0)
         # The first of those at which most agree; that is the scale itself where nothing is gained.
         found = Quantization(np.float32(near[np.argmax(settled)]), own.zero_point)
         for index in alike:

@@ -360,7 +360,7 @@ assert together.architecture().flash_bytes == alone.architecture().flash_bytes <
 print("mirrored", together.state.steps_done())
 
 # Much of it, so that a run of four steps can afford any; both are measured on the same images.
-alone, together = searched(Workers(), 4, evidence=100.0)[0], searched(workers, 1, evidence=100.0)[0]
+alone, together = searched(Workers(), 4, evidence=1.0)[0], searched(workers, 1, evidence=1.0)[0]
 prior = searched(Workers(), 4)[0].state.harms.numpy()
 assert np.abs(alone.state.harms.numpy() - prior).max() > 0.01, "the loss has been asked"
 np.testing.assert_allclose(together.state.harms, alone.state.harms, rtol=0.01, atol=1e-3)
