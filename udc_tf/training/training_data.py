@@ -1,6 +1,7 @@
 """What a training needs to know of its data: what they are, their length, a few batches of them."""
 
 import math
+import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -191,7 +192,16 @@ def first_batches(x: Any, batch_size: int | None, batches: int) -> Iterable[Any]
     return None
 
 
-def remembering(generator: Iterable[Any], batches: int) -> tuple[Iterator[Any], deque[Any]]:
+def with_first_batches(
+    x: Any, batch_size: int | None, batches: int
+) -> tuple[Any, Iterable[Any] | None]:
+    """The data, and `first_batches` of them; a generator's are known once they have passed."""
+    if isinstance(x, types.GeneratorType):
+        return _remembering(x, batches)
+    return x, first_batches(x, batch_size, batches)
+
+
+def _remembering(generator: Iterable[Any], batches: int) -> tuple[Iterator[Any], deque[Any]]:
     """The generator, and a row that fills with the inputs of its first batches as they pass."""
     seen: deque[Any] = deque()  # a list would be copied when it becomes an attribute of a model
 
