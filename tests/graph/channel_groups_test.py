@@ -32,6 +32,19 @@ class TestChannelGroups:
         groups = ChannelGroups(trace(keras.Model(inputs, outputs))).groups
         return next(g.frozen for g in groups if g.name == "a")
 
+    def test_a_layer_called_twice_reads_channels_that_are_cut_alike(self):
+        inputs = keras.Input((8, 8, 4))
+        shared = kl.Conv2D(4, 3, padding="same", name="shared")
+        on_its_own = keras.Model(inputs, kl.Conv2D(2, 1)(shared(shared(inputs))))
+        assert not _free(on_its_own)  # the model's inputs are as wide as they are
+
+        left, right = (kl.Conv2D(6, 1, name=name)(inputs) for name in ("left", "right"))
+        norm, relu = kl.BatchNormalization(), kl.ReLU()
+        joined = kl.Concatenate()([relu(norm(left)), relu(norm(right))])
+        assert len(_free(keras.Model(inputs, kl.Conv2D(2, 1)(joined)))) == 1
+        apart = kl.Concatenate()([relu(left), relu(right)])  # nothing of a ReLU is cut
+        assert len(_free(keras.Model(inputs, kl.Conv2D(2, 1)(apart)))) == 2
+
     def test_what_freezes(self):
         def head(x):
             return kl.Conv2D(2, 1)(x)

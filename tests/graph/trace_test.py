@@ -32,6 +32,13 @@ class TestNestedModels:
         names = self._names(keras.Model(x, sequential(self._inner()(self._inner()(x)))))
         assert len(set(names)) == 4
 
+    def test_a_layer_called_inside_and_outside_is_refused(self):
+        inner = keras.Sequential([kl.Dense(4, name="both"), kl.ReLU()])
+        inputs = keras.Input((4,))
+        model = keras.Model(inputs, kl.Add()([inner(inputs), inner.layers[0](inputs)]))
+        with pytest.raises(ValueError, match="in one place.*Received: `both`"):
+            trace(model)
+
     def test_one_tensor_for_several_inputs(self):
         a, b, x = (keras.Input((6,)) for _ in range(3))
         inner = keras.Model([a, b], kl.Add()([kl.Dense(6)(a), b]))

@@ -60,6 +60,7 @@ class ChannelGroups:
         self._all: list[ChannelGroup] = []
         self._maps: dict[int, ChannelMap] = {}
         self._opened: dict[int, ChannelMap] = {}
+        self._read: dict[int, list[ChannelMap]] = {}  # by layers with weights, when first called
         for ref in keras.tree.flatten(graph.inputs):
             self._maps[ref.id] = ChannelMap.fixed(_channels(ref))
         for node in graph.nodes:
@@ -126,7 +127,16 @@ class ChannelGroups:
             self._all[min(g, h)].frozen = one.frozen or other.frozen
         return a
 
+    def _tie_calls(self, node: Node) -> None:
+        """A layer that is called twice has one kernel, so it reads channels that are cut alike."""
+        if not getattr(node.layer, "weights", ()):
+            return
+        maps = [self._maps[ref.id] for ref in node.inputs]
+        for first, later in zip(self._read.setdefault(id(node.layer), maps), maps, strict=True):
+            self._tie(first, later, node.name)
+
     def _visit(self, node: Node) -> None:
+        self._tie_calls(node)
         outputs = keras.tree.flatten(node.outputs)
         channels = self._output_map(node) if len(outputs) == 1 else None
         if channels is None or len(channels) != _channels(outputs[0]):

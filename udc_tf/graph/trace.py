@@ -140,6 +140,7 @@ def trace(model: keras.Model, copy: bool = True) -> Graph:
     original = functional = as_functional(model)
     if copy:
         functional = keras.models.clone_model(original)
+        _require_same_weights(original, functional)
         functional.set_weights(original.get_weights())
         require_same_functions(original, functional)
     _settle_normalizations(functional)
@@ -155,6 +156,25 @@ def trace(model: keras.Model, copy: bool = True) -> Graph:
         input_names=_input_names(original),
         input_dtypes=tuple(t.dtype for t in flat),
     )
+
+
+def _require_same_weights(original: keras.Model, copy: keras.Model) -> None:
+    """Refuses a layer that is called inside a nested model and outside: Keras makes two of it."""
+    if len(original.weights) == len(copy.weights):
+        return
+    inside = [inner for layer in original.layers for inner in _layers_inside(layer)]
+    names = ", ".join(f"`{layer.name}`" for layer in original.layers if layer in inside)
+    raise ValueError(
+        f"The model `{original.name}` calls a layer inside a nested model and outside of it, too, "
+        "which Keras copies as two layers: call such a layer in one place, or give the nested "
+        f"model a second output. Received: {names or 'layers that are not copied as one'}"
+    )
+
+
+def _layers_inside(layer: Any) -> list[Any]:
+    """All layers of a nested model, and of those in it."""
+    own = layer.layers if isinstance(layer, keras.Model) else []
+    return [*own, *(inner for nested in own for inner in _layers_inside(nested))]
 
 
 def _settle_normalizations(model: keras.Model) -> None:
