@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import pytest
 from keras import layers as kl
 
 from tests.support.networks import normal
