@@ -2,17 +2,19 @@
 
     python -m benchmarks.step_memory
 
-Each case is a process of its own: two steps, and the highest resident memory during them (Linux'
-VmHWM, set back before the first) less what was resident before. That has the traced graph in it,
-which on a GPU is the host's; so each case runs with two batch sizes, and the growth from one to
-the other, which is tensors alone, is given as well, beside what `step_memory` estimates for it.
+Each case runs two steps in a process of its own, twice. Once TensorFlow's allocator tells the most
+bytes of tensors that lived at once: what a GPU would have to hold. And once the operating system
+tells the highest resident memory (Linux' VmHWM, set back before the first step) less what was
+resident before: that has the traced graph in it, which on a GPU is the host's. Beside them stands
+what `step_memory` estimates.
 """
 
 import concurrent.futures
 import functools
 import multiprocessing
+import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -49,8 +51,8 @@ def _resident(name: str) -> float:
     return int(line.split()[1]) / 1024
 
 
-def peak(network: str, kind: str, batch: int) -> tuple[float, float]:
-    """MiB that two steps need above what was there before them; and what is estimated."""
+def _trained(network: str, kind: str, batch: int) -> tuple[Callable[[], object], float]:
+    """Two steps, to be called; and the MiB that are estimated for one."""
     make, budget, _ = NETWORKS[network]
     model, settings, estimate = make(), KINDS[kind], 0.0
     sgd, loss = keras.optimizers.SGD(1e-3, momentum=0.9), "sparse_categorical_crossentropy"
@@ -65,45 +67,66 @@ def peak(network: str, kind: str, batch: int) -> tuple[float, float]:
     shape = (model.network if settings else model).input_shape[1:]
     x = np.random.default_rng(0).normal(size=(batch, *shape)).astype("float32")
     data = tf.data.Dataset.from_tensors((x, np.zeros(batch, int))).repeat(STEPS)
+    return functools.partial(model.fit, data, verbose=0, shuffle=False), estimate
+
+
+def peak_of_process(network: str, kind: str, batch: int) -> Row:
+    train, estimate = _trained(network, kind, batch)
     pathlib.Path("/proc/self/clear_refs").write_text("5")
     before = _resident("VmRSS")
-    model.fit(data, verbose=0, shuffle=False)
-    return round(_resident("VmHWM") - before), round(estimate)
+    train()
+    highest = _resident("VmHWM")
+    return {
+        "process": round(highest - before),
+        "all of it": round(highest),
+        "estimated": round(estimate),
+    }
+
+
+def peak_of_tensors(network: str, kind: str, batch: int) -> Row:
+    """Weights and optimizers' variables included."""
+    train, _ = _trained(network, kind, batch)
+    tf.config.experimental.reset_memory_stats("CPU:0")
+    train()
+    return {"tensors": round(tf.config.experimental.get_memory_info("CPU:0")["peak"] / 2**20, 1)}
 
 
 def measure(network: str, kind: str) -> Row:
     row: Row = {}
     for batch in NETWORKS[network][2]:
-        with concurrent.futures.ProcessPoolExecutor(
-            1, mp_context=multiprocessing.get_context("spawn")
-        ) as pool:
-            measured, estimated = pool.submit(peak, network, kind, batch).result()
-        row[f"batch {batch}"] = {"MiB": measured, "estimated": estimated}
+        found = [
+            _in_a_process(peak, counted, network, kind, batch)
+            for peak, counted in ((peak_of_tensors, True), (peak_of_process, False))
+        ]
+        row[f"batch {batch}"] = found[0] | found[1]
     return row
 
 
+def _in_a_process(peak: Callable[..., Row], counted: bool, *arguments: Any) -> Row:
+    """Processors' tensors are only counted by the allocator that GPUs have."""
+    os.environ["TF_CPU_ALLOCATOR_USE_BFC"] = str(counted).lower()
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(peak, *arguments).result()
+
+
 def report(rows: Mapping[str, Row]) -> str:
-    head = ("network", "step", "MiB by batch", "growth", "/ plain", "estimated growth")
+    head = ("network", "batch", "step", "MiB of tensors", "/ plain", "estimated", "of the process",
+            "/ plain")  # fmt: skip
     lines = []
-    for network in NETWORKS:
-        plain = _growth(rows.get(f"{network}, plain"))
-        for kind in KINDS:
-            row = rows.get(f"{network}, {kind}")
-            if row is None:
-                continue
-            peaks = ", ".join(f"{k.removeprefix('batch ')}: {v['MiB']:,}" for k, v in row.items())
-            growth = _growth(row)
-            ratio = f"{growth / plain:.2f}" if growth and plain else ""
-            estimated = _growth(row, "estimated") or ""
-            lines.append((network, kind, peaks, growth or "", ratio, estimated))
+    for network, (_, _, batches) in NETWORKS.items():
+        for batch in batches:
+            plain = rows.get(f"{network}, plain", {}).get(f"batch {batch}")
+            for kind in KINDS:
+                row = rows.get(f"{network}, {kind}", {}).get(f"batch {batch}")
+                if row is None:
+                    continue
+                tensors, process = (
+                    (row[of], f"{row[of] / plain[of]:.2f}" if plain else "")
+                    for of in ("tensors", "process")
+                )
+                lines.append((network, batch, kind, *tensors, row["estimated"], *process))
     return table(head, lines)
-
-
-def _growth(row: Row | None, of: str = "MiB") -> float | None:
-    if row is None or len(row) < 2:
-        return None
-    first, *_, last = row.values()
-    return last[of] - first[of]
 
 
 def run(rows: Rows) -> str:

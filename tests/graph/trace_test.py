@@ -37,7 +37,7 @@ class TestNestedModels:
         inner = keras.Sequential([kl.Dense(4, name="both"), kl.ReLU()])
         inputs = keras.Input((4,))
         model = keras.Model(inputs, kl.Add()([inner(inputs), inner.layers[0](inputs)]))
-        with pytest.raises(ValueError, match="in one place.*Received: `both`"):
+        with pytest.raises(ValueError, match=r"in one place.*Received: `both`"):
             trace(model)
 
     def test_one_tensor_for_several_inputs(self):

@@ -333,16 +333,16 @@ cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
 x, y = networks.blobs(64)
 
-def searched(workers, samples, evidence=0.0):
+def searched(workers, samples, planned=2, warmup=0.5, evidence=0.0):
     keras.utils.clear_session()
     keras.utils.set_random_seed(0)
-    settings = udc_tf.SearchSettings(samples=samples, warmup=0.5, evidence=evidence)
+    settings = udc_tf.SearchSettings(samples=samples, warmup=warmup, evidence=evidence)
     model, target = networks.small_cnn(), udc_tf.Flash(3584)
     with workers.scope():
         search = udc_tf.make_searchable(model, "ethos_u55", target, settings)
         search.compile(loss=networks.cross_entropy())
-    history = search.fit(x, y, batch_size=32, epochs=2, verbose=0).history
-    return search, history
+    fitted = search.fit(x, y, batch_size=32, epochs=2, verbose=0, planned_epochs=planned)
+    return search, fitted.history
 
 alone, of_one = searched(Workers(), 4)
 workers = Workers.by_strategy("mirrored")
@@ -359,9 +359,10 @@ for name in ("loss", "expected_ratio", "size_loss"):
 assert together.architecture().flash_bytes == alone.architecture().flash_bytes <= 3584
 print("mirrored", together.state.steps_done())
 
-# Much of it, so that a run of four steps can afford any; both are measured on the same images.
-alone, together = searched(Workers(), 4, evidence=1.0)[0], searched(workers, 1, evidence=1.0)[0]
-prior = searched(Workers(), 4)[0].state.harms.numpy()
+# The first steps of a run that is long enough to afford it; both are asked on the same images.
+asked = dict(planned=200, warmup=0.005, evidence=1.0)
+alone, together = searched(Workers(), 4, **asked)[0], searched(workers, 1, **asked)[0]
+prior = searched(Workers(), 4, **{**asked, "evidence": 0.0})[0].state.harms.numpy()
 assert np.abs(alone.state.harms.numpy() - prior).max() > 0.01, "the loss has been asked"
 np.testing.assert_allclose(together.state.harms, alone.state.harms, rtol=0.01, atol=1e-3)
 np.testing.assert_allclose(together.state.logits, alone.state.logits, atol=0.01)

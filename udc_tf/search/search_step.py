@@ -1,6 +1,5 @@
 """One training step of a search: weights, ranges and decisions together."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -88,18 +87,10 @@ def _refresh_if_due(search: "SearchModel") -> None:
     )
     if not followers:
         return
-    if tf.distribute.get_strategy().num_replicas_in_sync == 1:
-        tf.cond(due, lambda: _assigned(followers, fresh()), lambda: False)
-        return
     now = [tf.convert_to_tensor(v) for v in followers]
     # Assigned outside of the tf.cond: replicas cannot synchronise in one.
-    _assigned(followers, tf.cond(due, fresh, lambda: now))
-
-
-def _assigned(variables: Sequence[keras.Variable], values: Sequence[tf.Tensor]) -> bool:
-    for variable, value in zip(variables, values, strict=True):
+    for variable, value in zip(followers, tf.cond(due, fresh, lambda: now), strict=True):
         variable.assign(value)
-    return True
 
 
 def _decision_logs(search: "SearchModel", now: Now) -> dict[str, tf.Tensor]:
