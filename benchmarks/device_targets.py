@@ -5,7 +5,8 @@
 ResNet8 and DS-CNN for the embedded digits at 16x16, each for all accelerators: a flash budget and,
 in turns, one of SRAM, of cycles, or of both. What is predicted is fitted to 8 networks, the search
 runs for 60 steps, then the network that it found is exported with its budgets, without finetuning.
-Budgets lie between what the smallest and the largest network should need, by a fit to 4 others.
+Budgets lie between what the smallest and the largest network should need, by a fit to 4 others; one
+that the fit to 8 then calls unreachable is raised to a tenth above the least.
 """
 
 import functools
@@ -23,8 +24,9 @@ from benchmarks.data import scaled_digits
 from benchmarks.harness import Row, Rows, table
 from udc_tf import models
 from udc_tf.cost.accelerators import ACCELERATORS
-from udc_tf.cost.targets import Target
-from udc_tf.search.make import searchable
+from udc_tf.cost.targets import Target, target_from_dict
+from udc_tf.search.make import problem_of, searchable
+from udc_tf.search.reachable import reachable
 
 SPACE = "ethos_u55"
 NETWORKS = {"resnet8": models.resnet8, "ds_cnn": models.ds_cnn}
@@ -56,12 +58,22 @@ def budgets_between(
     return made
 
 
+def raised(model: keras.Model, targets: list[Target], number: int) -> Target:
+    """A target, with a tenth more than the least if the fit says that it is below that."""
+    problem = problem_of(model, udc_tf.SearchSpace.preset(SPACE), tuple(targets))
+    reach = reachable(targets, problem.bound, problem.plan)[number]
+    target = targets[number]
+    budget = target.budget if target.budget >= reach.smallest else round(1.1 * reach.smallest)
+    return target_from_dict({**target.to_dict(), "budget": budget})
+
+
 def measure(name: str, accelerator: str, kinds: tuple[str, ...], seed: int) -> Row:
     keras.utils.set_random_seed(seed)
     model = NETWORKS[name]((16, 16, 1), 10)
     budgets = budgets_between(model, accelerator, kinds)
     targets = list(budgets.values())
     targets = udc_tf.export.fit_size_model(model, SPACE, targets, configurations=8)
+    targets = [raised(model, targets, number) for number in range(len(targets))]
     settings = udc_tf.SearchSettings(seed=seed, samples=2)
     search = udc_tf.make_searchable(model, SPACE, targets, settings)
     search.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))

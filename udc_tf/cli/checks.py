@@ -49,9 +49,10 @@ def check_runs(runs: Mapping[str, Run], work: WorkDir, steps: Sequence[str]) -> 
         verbosity = logging.get_verbosity()
         logging.set_verbosity(logging.ERROR)  # the search itself will warn of a large budget
         try:
-            measured = run.device is not None and run.size_compiles > 0
-            begin = searchable_to_fit if measured else searchable
-            begin(network, run.recipe.space, targets, run.recipe.search)
+            if run.device is not None and run.size_compiles > 0:
+                searchable_to_fit(network, run.recipe.space, targets, run.recipe.search)
+            else:
+                searchable(network, run.recipe.space, targets, run.recipe.search)
         finally:
             logging.set_verbosity(verbosity)
         check_device(run, network, steps)
