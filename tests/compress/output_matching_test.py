@@ -103,3 +103,12 @@ def test_codes_that_would_break_the_budget_are_not_taken(model, examples, monkey
     assert sizes == [6_001, 5_000]
     assert found.flash_bytes == 5_000
     assert any(not np.array_equal(*pair) for pair in zip(before, tiny.get_weights(), strict=True))
+
+
+def test_a_network_without_biases_has_nothing_but_codes_to_move():
+    inputs = keras.Input((6,))
+    model = networks.randomized(keras.Model(inputs, kl.Dense(3, use_bias=False)(inputs)))
+    tiny, original = (udc_tf.compact(model, bits=bits) for bits in (2, 32))
+    x, divergence = networks.normal(6, count=64), Divergence(model)
+    assert not match_outputs(tiny, original, [x], divergence, steps=10, codes=False)
+    match_outputs(tiny, original, [x], divergence, steps=2)

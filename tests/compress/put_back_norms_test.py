@@ -68,7 +68,7 @@ def test_channels_of_different_sizes_lose_less():
     distances = [
         udc_tf.compress(
             model,
-            udc_tf.Flash("20KiB"),
+            udc_tf.Macs(1e9),
             x,
             space=space,
             settings=CompressSettings(put_back_norms=there, steps=0, probe_examples=8),

@@ -56,8 +56,11 @@ def match_outputs(
     judges = [tf.constant(x[~learned]) for x in inputs]
     inputs = [x[learned] for x in inputs]
     before = network.get_weights()
+    units = _units(network, codes, [x[:_BATCH] for x in inputs])
+    if not units:
+        return False
     distance = _distance(network, original, judges, divergence)
-    step = _Step(network, original, divergence, steps, codes, inputs)
+    step = _Step(network, original, divergence, steps, units)
     rng = np.random.default_rng(seed)
     for number in range(steps):
         if until is not None and time.monotonic() > until:
@@ -102,10 +105,8 @@ class _Step:
         original: keras.Model,
         divergence: Divergence,
         steps: int,
-        codes: bool,
-        inputs: Sequence[np.ndarray],
+        units: Sequence[tuple[keras.Variable, float]],
     ):
-        units = _units(network, codes, [x[:_BATCH] for x in inputs])
         self._variables = [variable for variable, _ in units]
         self._units = [unit for _, unit in units]
         self._moved = [keras.Variable(keras.ops.convert_to_numpy(v) / u) for v, u in units]
@@ -144,6 +145,8 @@ def _units(
         if len(layer._inbound_nodes) == 1
         and any(id(v) not in left for v in layer.trainable_weights)
     ]
+    if not owners:
+        return found
     taps = keras.Model(network.inputs, [layer.output for layer in owners])
     spreads = [float(np.std(y)) for y in _outputs(taps, [tf.constant(x) for x in batch])]
     for layer, spread in zip(owners, spreads, strict=True):

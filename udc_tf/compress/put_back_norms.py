@@ -68,14 +68,14 @@ def with_norms(model: keras.Model) -> keras.Model:
     return found
 
 
-def _without_norm(model: keras.Model) -> dict[str, keras.layers.Layer]:
+def _without_norm(model: keras.Model) -> dict[str, Any]:
     """Convolutions that are called once, and followed by no batch norm that folds."""
     graph = trace(model)
     uses = Uses.of(graph)
     names = [node.name for node in graph.nodes]
     outputs = {ref.id for ref in keras.tree.flatten(graph.outputs)}
     own = {layer.name: layer for layer in model.layers}
-    found = {}
+    found: dict[str, Any] = {}
     for node in graph.nodes:
         layer = own.get(node.name)
         if type(layer) not in _CONVOLUTIONS or names.count(node.name) > 1:
