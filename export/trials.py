@@ -56,7 +56,11 @@ def choose_within(search: SearchModel) -> Trial:
     tried: set[tuple[int, ...]] = set()
     for _ in range(_ROUNDS):
         scaled = [Bound(b.budget / f, b) for b, f in zip(bound, factors, strict=True)]
-        trial = _try(search, repaired_choice(search, budget=Budget(tuple(scaled))))
+        try:
+            chosen = repaired_choice(search, budget=Budget(tuple(scaled)))
+        except ValueError:
+            break  # nothing is left by what Vela says: the smallest, which was asked about before
+        trial = _try(search, chosen)
         if trial.holds and (best is None or trial.use > best.use):
             best = trial
         if best is not None and (best.use >= _ENOUGH or tuple(trial.chosen) in tried):

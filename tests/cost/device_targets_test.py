@@ -226,6 +226,11 @@ class TestFromSearchToExport:
         )
         assert row.sram_bytes <= 17 * 1024
 
+    def test_the_smallest_is_taken_where_nothing_is_left_by_what_vela_says(self):
+        wrong = udc_tf.DeviceModel(sram=0.5, fitted=True)
+        search = searchable(residual(), SPACE, [udc_tf.Sram(12000, device_model=wrong)])
+        assert trials.choose_within(search).holds  # with Vela saving memory
+
     def test_a_target_that_is_not_fitted_says_so(self, caplog):
         with caplog.at_level("WARNING", logger="absl"):
             udc_tf.make_searchable(residual(), SPACE, udc_tf.Flash("6KiB"))
