@@ -7,6 +7,11 @@ _MIT_DIGITS = (
     "40 log-mel bands. Split by speaker: 1 to 48 train, 49 to 54 validate, 55 to 60 test"
 )
 _SHORT = ("--size_compiles=3", "--samples=2", "--runners=tflm,npu")
+# Small batches: of so few images large ones would make too few steps.
+_LONGER = (
+    *("--examples=6000", "--search_epochs=4", "--finetune_epochs=10", "--batch_size=32"),
+    *_SHORT,
+)
 _NO_COMMANDS = (
     "Ten English digits, spoken alone and recorded near the microphone. There is no class for "
     "silence or other words, so that it always names a digit. Nothing that matters may hang on it."
@@ -82,7 +87,7 @@ NETWORKS = {
         data="Fashion-MNIST (Zalando), MIT licence: 60,000 images to train, 10,000 to test",
         not_for="Shop images on black, always one of ten classes: a benchmark, not a product.",
         budgets=("8KiB", "16KiB", "24KiB"),
-        training=("--examples=6000", "--search_epochs=3", "--finetune_epochs=8", *_SHORT),
+        training=_LONGER,
     ),
     "spoken_digits_ds_cnn": Network(
         recipe="spoken_digits",
@@ -90,7 +95,7 @@ NETWORKS = {
         data=_MIT_DIGITS,
         not_for=_NO_COMMANDS,
         budgets=("9KiB", "12KiB", "16KiB"),
-        training=("--examples=6000", "--search_epochs=3", "--finetune_epochs=8", *_SHORT),
+        training=_LONGER,
         file="spoken_digits.npz",
         named="--data=spoken_digits.npz",
     ),
@@ -101,7 +106,7 @@ NETWORKS = {
         "train, 10,000 to test. Compare with each other, not with results on the originals",
         not_for="Ten classes of small photographs, always one of them: a benchmark, not a product.",
         budgets=("12KiB", "24KiB", "36KiB"),
-        training=("--examples=6000", "--search_epochs=3", "--finetune_epochs=8", *_SHORT),
+        training=_LONGER,
         file="cifar10.npz",
         named="--data_dir=.",
     ),
