@@ -142,7 +142,7 @@ def trace(model: keras.Model, copy: bool = True) -> Graph:
         functional = keras.models.clone_model(original)
         functional.set_weights(original.get_weights())
         require_same_functions(original, functional)
-    _settle_normalizations(functional)
+    settle_normalizations(functional)
     tracer = _Tracer()
     inputs = tree.map_structure(tracer.ref, functional.input)
     outputs = tracer.inline(functional, functional.input, prefix="", gates=())
@@ -157,11 +157,11 @@ def trace(model: keras.Model, copy: bool = True) -> Graph:
     )
 
 
-def _settle_normalizations(model: keras.Model) -> None:
+def settle_normalizations(model: keras.Model) -> None:
     """A `Normalization` reads its weights anew: setting them alone does not tell it."""
     for layer in model.layers:
         if isinstance(layer, keras.Model):
-            _settle_normalizations(layer)
+            settle_normalizations(layer)
         elif isinstance(layer, keras.layers.Normalization):
             layer.finalize_state()
 
