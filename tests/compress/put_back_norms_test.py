@@ -12,8 +12,10 @@ from udc_tf.compress.put_back_norms import with_norms
 
 def _network():
     """A convolution called twice, one with a batch norm, one that gives the output, and others."""
-    inputs = keras.Input((8, 8, 2), name="image")
-    x = kl.Conv2D(4, 3, padding="same", activation="relu", name="bare")(inputs)
+    inputs = keras.Input((8, 8, 2))
+    scale = kl.Normalization()
+    scale.adapt(networks.normal(8, 8, 2, count=16) * 3 + 1)
+    x = kl.Conv2D(4, 3, padding="same", activation="relu", name="bare")(scale(inputs))
     x = kl.DepthwiseConv2D(3, padding="same", name="linear")(x)
     twice = kl.Conv2D(4, 1, name="twice")
     x = twice(twice(x))
@@ -55,6 +57,7 @@ def test_the_function_stays_and_only_bare_convolutions_get_one():
     norms = [x.name for x in found.layers if isinstance(x, kl.BatchNormalization)]
     assert sorted(norms) == ["bare_norm", "linear_norm", "own"]
     assert found.output_names == model.output_names
+    assert found.layers[0].name == model.layers[0].name, "inputs go by their names"
 
 
 def test_a_model_that_needs_none_is_given_back():

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from udc_tf.graph.layer_rules import absorbed
-from udc_tf.graph.trace import as_functional, trace
+from udc_tf.graph.trace import Graph, as_functional, settle_normalizations, trace
 from udc_tf.graph.uses import Uses
 
 _CONVOLUTIONS = (
@@ -35,7 +35,8 @@ def with_norms(model: keras.Model) -> keras.Model:
     >>> [layer.name for layer in with_norms(model).layers[1:]]
     ['conv', 'conv_norm', 'conv_activation', 'peak']
     """
-    bare = _without_norm(model)
+    graph = trace(model)
+    bare = _without_norm(model, graph)
     if not bare:
         return model
 
@@ -55,8 +56,20 @@ def with_norms(model: keras.Model) -> keras.Model:
             return outputs
         return keras.layers.Activation(activation, name=f"{layer.name}_activation")(outputs)
 
-    found = keras.models.clone_model(as_functional(model), clone_function=clone, call_function=call)
-    for layer in model.layers:
+    functional = as_functional(model)
+    tensors = keras.tree.flatten(functional.input)
+    # Keras would give inputs names of its own.
+    inputs = [
+        keras.Input(batch_shape=tensor.shape, dtype=tensor.dtype, name=name)
+        for tensor, name in zip(tensors, graph.input_names, strict=True)
+    ]
+    found = keras.models.clone_model(
+        functional,
+        keras.tree.pack_sequence_as(functional.input, inputs),
+        clone_function=clone,
+        call_function=call,
+    )
+    for layer in (x for x in model.layers if x.weights):
         if layer.name not in bare:
             found.get_layer(layer.name).set_weights(layer.get_weights())
             continue
@@ -65,12 +78,12 @@ def with_norms(model: keras.Model) -> keras.Model:
         norm.moving_variance.assign(np.full(norm.moving_variance.shape, 1 - norm.epsilon))
         if layer.use_bias:
             norm.beta.assign(layer.bias)
+    settle_normalizations(found)
     return found
 
 
-def _without_norm(model: keras.Model) -> dict[str, Any]:
+def _without_norm(model: keras.Model, graph: Graph) -> dict[str, Any]:
     """Convolutions that are called once, and followed by no batch norm that folds."""
-    graph = trace(model)
     uses = Uses.of(graph)
     names = [node.name for node in graph.nodes]
     outputs = {ref.id for ref in keras.tree.flatten(graph.outputs)}

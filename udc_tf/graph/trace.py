@@ -143,7 +143,7 @@ def trace(model: keras.Model, copy: bool = True) -> Graph:
         _require_same_weights(original, functional)
         functional.set_weights(original.get_weights())
         require_same_functions(original, functional)
-    _settle_normalizations(functional)
+    settle_normalizations(functional)
     tracer = _Tracer()
     inputs = tree.map_structure(tracer.ref, functional.input)
     outputs = tracer.inline(functional, functional.input, prefix="", gates=())
@@ -177,11 +177,11 @@ def _layers_inside(layer: Any) -> list[Any]:
     return [*own, *(inner for nested in own for inner in _layers_inside(nested))]
 
 
-def _settle_normalizations(model: keras.Model) -> None:
+def settle_normalizations(model: keras.Model) -> None:
     """A `Normalization` reads its weights anew: setting them alone does not tell it."""
     for layer in model.layers:
         if isinstance(layer, keras.Model):
-            _settle_normalizations(layer)
+            settle_normalizations(layer)
         elif isinstance(layer, keras.layers.Normalization):
             layer.finalize_state()
 
