@@ -113,6 +113,8 @@ class TestUpdatedHarms:
         steps = evidence.steps_between(decisions, harms, bases, losses, prior)
         updated = evidence.updated_harms(decisions, harms, steps)
         assert updated[1, 0] > 5 * updated[0, 0]
+        alone = [dataclasses.replace(s, measured=0.0) if s.decision == 0 else s for s in steps]
+        np.testing.assert_allclose(evidence.updated_harms(decisions, harms, alone), harms)
 
 
 class TestOperators:

@@ -239,9 +239,11 @@ def updated_harms(
 ) -> np.ndarray:
     """The harms that prior and measured differences have together, [decisions, options].
 
-    Without a significant difference anywhere they are the prior's.
+    Without a significant difference anywhere they stay as they are; so they do if only one decision
+    has any, which would then itself be what is usual.
     """
-    if not any(s.is_significant for s in steps if not s.upward):
+    significant = [s for s in steps if s.is_significant]
+    if all(s.upward for s in significant) or len({s.decision for s in significant}) < 2:
         return harms
     usual = usual_losses(decisions, steps)
     layers: dict[str, list[Step]] = {}
