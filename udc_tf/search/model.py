@@ -262,7 +262,7 @@ class SearchModel(StopsBetweenSteps, workers.TrainsInLockstep, keras.Model):
             y = sample_weight = batch_size = None
             validation_split, shuffle = 0.0, False  # the dataset made here brings its own order
         steps = training_data.steps_per_epoch(x, batch_size, steps_per_epoch)
-        x, self._statistics = training_data.with_first_batches(x, batch_size, _STATISTICS_BATCHES)
+        x, self._statistics = training_data.remembering(x, batch_size, _STATISTICS_BATCHES)
         self.labelled = None if isinstance(x, Iterator) else x
         state = training_state(self, workdir, steps, planned_epochs or epochs)
         if state.restore():

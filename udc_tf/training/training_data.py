@@ -192,21 +192,17 @@ def first_batches(x: Any, batch_size: int | None, batches: int) -> Iterable[Any]
     return None
 
 
-def with_first_batches(
-    x: Any, batch_size: int | None, batches: int
-) -> tuple[Any, Iterable[Any] | None]:
-    """The data, and `first_batches` of them; a generator's are known once they have passed."""
-    if isinstance(x, types.GeneratorType):
-        return _remembering(x, batches)
-    return x, first_batches(x, batch_size, batches)
+def remembering(data: Any, batch_size: int | None, batches: int) -> tuple[Any, Iterable[Any]]:
+    """Training data, and the inputs of their first batches.
 
-
-def _remembering(generator: Iterable[Any], batches: int) -> tuple[Iterator[Any], deque[Any]]:
-    """The generator, and a row that fills with the inputs of its first batches as they pass."""
+    A generator gives them but once: it is wrapped, and they are there when they have passed.
+    """
+    if not isinstance(data, types.GeneratorType):
+        return data, first_batches(data, batch_size, batches)
     seen: deque[Any] = deque()  # a list would be copied when it becomes an attribute of a model
 
     def passing() -> Iterator[Any]:
-        for item in generator:
+        for item in data:
             if len(seen) < batches:
                 seen.append(_inputs_only(*_as_tuple(item)))
             yield tree.lists_to_tuples(item)  # as Keras does for arrays; tf.data has no lists
