@@ -121,11 +121,11 @@ def _covariances(
             found.append((tf.matmul(flat, flat, transpose_a=True), tf.reduce_sum(flat, 0), count))
         return found
 
-    halves: list[list[list[np.ndarray]]] = [[], []]
+    halves: tuple[list[list[list[np.ndarray]]], ...] = ([], [])  # batches, layers, moments
     with batch_norm.unchanged(search.network):
         for number, x in enumerate(batches):
-            found = [[np.asarray(t, np.float64) for t in m] for m in moments(x)]
-            halves[number % 2].append(found)
+            seen = [[np.asarray(t, np.float64) for t in of_layer] for of_layer in moments(x)]
+            halves[number % 2].append(seen)
     result = {}
     for group, (layer, inputs) in read.items():
         place = next(i for i, other in enumerate(layers) if other is layer)

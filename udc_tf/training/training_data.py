@@ -192,7 +192,9 @@ def first_batches(x: Any, batch_size: int | None, batches: int) -> Iterable[Any]
     return None
 
 
-def remembering(data: Any, batch_size: int | None, batches: int) -> tuple[Any, Iterable[Any]]:
+def remembering(
+    data: Any, batch_size: int | None, batches: int
+) -> tuple[Any, Iterable[Any] | None]:
     """Training data, and the inputs of their first batches.
 
     A generator gives them but once: it is wrapped, and they are there when they have passed.
