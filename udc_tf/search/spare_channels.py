@@ -121,7 +121,7 @@ def _covariances(
             found.append((tf.matmul(flat, flat, transpose_a=True), tf.reduce_sum(flat, 0), count))
         return found
 
-    halves: list[list[list[np.ndarray]]] = [[], []]
+    halves: list[list[list[list[np.ndarray]]]] = [[], []]
     with batch_norm.unchanged(search.network):
         for number, x in enumerate(batches):
             found = [[np.asarray(t, np.float64) for t in m] for m in moments(x)]
