@@ -232,7 +232,13 @@ class _Tracer:
         if isinstance(layer, Choice):
             return self._choice(layer, name, args[0], gates)
         if isinstance(layer, keras.Model):
-            kwargs = {k: v for k, v in kwargs.items() if k not in ("training", "mask")}
+            for key in ("training", "mask"):
+                given = kwargs.pop(key, None)
+                if any(x is not None and x is not False for x in tree.flatten(given)):
+                    raise ValueError(
+                        f"The nested model `{name}` is called with `{key}`, which has no int8 form "
+                        f"here; leave it out. Received: {key}={given}"
+                    )
             (value,) = args or tuple(kwargs.values())
             return self.inline(layer, value, f"{name}/", gates)
         if isinstance(layer, (keras.layers.SeparableConv1D, keras.layers.SeparableConv2D)):

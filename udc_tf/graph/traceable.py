@@ -30,13 +30,55 @@ def as_functional(model: keras.Model) -> keras.Model:
     return model
 
 
+def plain(model: keras.Model) -> keras.Model:
+    """A functional model of the user's own class as an ordinary one: training is done otherwise.
+
+    >>> class Trained(keras.Model):
+    ...     def train_step(self, data): ...
+    >>> x = keras.Input((4,))
+    >>> type(plain(Trained(x, keras.layers.Dense(2)(x)))).__name__
+    'Functional'
+    """
+    if isinstance(model, keras.Sequential) or type(model).__module__.split(".")[0] == "keras":
+        return model
+    functional = as_functional(model)
+    return keras.Model(functional.input, functional.output, name=functional.name)
+
+
 def true_copy(model: keras.Model) -> keras.Model:
     """A copy of a functional model with its weights; refuses one that would compute otherwise."""
-    copy = keras.models.clone_model(model)
+    try:
+        copy = keras.models.clone_model(model)
+    except Exception as error:  # whatever a layer's own code raises
+        raise not_copied(model, error) from error
     _require_same_weights(model, copy)
     copy.set_weights(model.get_weights())
     require_same_functions(model, copy)
     return copy
+
+
+def not_copied(model: keras.Model, error: Exception) -> ValueError:
+    """What to say of a model that Keras cannot make anew from its configuration."""
+    strange = [layer for layer in model.layers if not _loads_again(layer)]
+    named = ", ".join(f"`{layer.name}` ({type(layer).__name__})" for layer in strange)
+    return ValueError(
+        f"`{model.name}` cannot be copied, for Keras does not read {named or 'a layer of it'} back "
+        "from its configuration; take operations of keras.ops for a Lambda, an activation of "
+        "keras.activations for a function of your own, or register your own with "
+        "@keras.saving.register_keras_serializable(). Received: "
+        + (f"{len(strange)} such" if strange else " ".join(str(error).split())[:_ENOUGH])
+    )
+
+
+_ENOUGH = 200  # characters of what Keras says, which may go on to quote the whole model
+
+
+def _loads_again(layer: keras.layers.Layer) -> bool:
+    try:
+        keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
+    except Exception:  # whatever a layer's own code raises
+        return False
+    return True
 
 
 def _require_same_weights(original: keras.Model, copy: keras.Model) -> None:
