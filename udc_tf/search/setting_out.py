@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras import tree
 
 from udc_tf.search import evidence, spare_channels, start
+from udc_tf.search.chains import chains_of
 from udc_tf.search.repair import Budget, repair, smallest_of
 from udc_tf.training import batch_norm, training_data, workers
 
@@ -101,7 +102,7 @@ def listen(search: "SearchModel", rounds: int) -> None:
         harms = harms * _of_spare_channels(search, likely)
     losses = losses_of(search, moves, batches)
     found = evidence.steps_between(plan.decisions, harms, bases, losses, _prior(search))
-    updated = evidence.updated_harms(plan.decisions, harms, found)
+    updated = evidence.updated_harms(plan.decisions, harms, found, chains_of(plan))
     updated = workers.mean_over_workers(search.distribute_strategy, updated)
     logits, pressure = _solved(search, updated, search.settings.certainty)
     state.move_start(logits, updated, pressure)
