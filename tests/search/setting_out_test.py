@@ -124,6 +124,16 @@ def test_only_what_can_be_afforded_is_measured(searched):
     short = _search(evidence=1e-3)
     short.state.planned.assign(96)
     short.labelled = searched.labelled
-    assert setting_out.affordable_batches(short) == 0
+    assert setting_out.affordable_batches(short) < 0.1
     assert setting_out.moments(short)[0] == short.state.warmup_steps()
     assert len(setting_out.moments(short)) == 2
+
+
+def test_a_short_run_listens_to_parts_of_batches(searched):
+    planned, start = searched.state.planned.numpy(), searched.state.start.numpy()
+    searched.state.planned.assign(10)
+    assert setting_out.affordable_batches(searched) < 3
+    assert len(setting_out.moments(searched)) == 4
+    setting_out.listen(searched, rounds=3)
+    assert (searched.state.start.numpy() != start).any()
+    searched.state.planned.assign(planned)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _WARMUP_CERTAINTY = 6.0
 _LISTENING = (0.0, 0.25, 0.5)  # of what follows the warm-up
 _PARTS = 4  # of a batch, whose losses tell how certain their mean is
+_LEAST = 0.25  # of a batch, in each round: a later round is worth more than all images in the first
 _MOST_BATCHES = 32
 _FORWARD_PASSES = 3  # that a training step costs
 _LOOKING = 0.1  # of what evidence may take: the share that is not for losses
@@ -58,7 +59,7 @@ def moments(search: "SearchModel") -> list[int]:
 def _rounds(search: "SearchModel") -> list[int]:
     """The steps before which the loss is asked: as often as can be afforded."""
     warmup, planned = search.state.warmup_steps(), int(search.state.planned.numpy())
-    shares = _LISTENING[: affordable_batches(search)]
+    shares = _LISTENING[: int(affordable_batches(search) / _LEAST)]
     return [round(warmup + share * (planned - warmup)) for share in shares]
 
 
@@ -84,8 +85,8 @@ def settle(search: "SearchModel") -> None:
 def listen(search: "SearchModel", rounds: int) -> None:
     """Moves the decisions to where prior and measured losses together send them.
 
-    What gradients have moved since they set out stays. Nothing happens if not a single batch can be
-    afforded for each move, or if the data cannot be looked at.
+    What gradients have moved since they set out stays. Nothing happens if not even a part of
+    a batch can be afforded for each move, or if the data cannot be looked at.
 
     Args:
         rounds: how many there are in the run, which share what may be measured.
@@ -94,7 +95,7 @@ def listen(search: "SearchModel", rounds: int) -> None:
     likely = np.where(state.valid.numpy(), state.start.numpy(), -np.inf).argmax(axis=1)
     bases = evidence.bases_of(plan, likely)
     moves = evidence.configurations(plan, bases)
-    batches = _batches(search, affordable_batches(search) // rounds)
+    batches = _images(search, affordable_batches(search) / rounds)
     if not batches:
         return
     harms = state.harms.numpy()
@@ -120,17 +121,17 @@ def _forward_passes(search: "SearchModel") -> float:
     return _FORWARD_PASSES * search.settings.evidence * int(search.state.planned.numpy())
 
 
-def affordable_batches(search: "SearchModel") -> int:
+def affordable_batches(search: "SearchModel") -> float:
     """On how many batches, all rounds together, the settings allow every move to be measured.
 
     None if the search was told where to start: what harms then is to leave that place.
     """
     plan, settings = search.problem.plan, search.settings
     if not settings.certainty or search.labelled is None or search.problem.start is not None:
-        return 0
+        return 0.0
     largest = np.asarray([len(d.options) - 1 for d in plan.decisions])
     moves = len(set(evidence.configurations(plan, evidence.bases_of(plan, largest // 2)).values()))
-    return int((1 - _LOOKING) * _forward_passes(search) / moves)
+    return (1 - _LOOKING) * _forward_passes(search) / moves
 
 
 def _prior(search: "SearchModel") -> np.ndarray:
@@ -158,6 +159,17 @@ def _solved(
         largest = np.where(valid, logits, -np.inf).max(axis=1)
         logits[rows, chosen] = np.maximum(logits[rows, chosen], largest + _LEAD)
     return logits, pressure
+
+
+def _images(search: "SearchModel", batches: float) -> list[Any]:
+    """So many batches, or the first part of one."""
+    if batches >= 1:
+        return _batches(search, int(batches))
+    found = _batches(search, 1) if batches >= _LEAST else []
+    return [
+        training_data.each(lambda t: t[: max(_PARTS, int(batches * len(t)))], batch)
+        for batch in found
+    ]
 
 
 def _batches(search: "SearchModel", count: int) -> list[Any]:
