@@ -17,7 +17,8 @@ from udc_tf.cost.targets import BoundTarget, Target, target_from_dict
 from udc_tf.graph import conversion
 from udc_tf.graph.channel_groups import ChannelGroups
 from udc_tf.graph.layer_rules import kernel_kind
-from udc_tf.graph.trace import Graph, Node, require_same_functions, trace
+from udc_tf.graph.trace import Graph, Node, trace
+from udc_tf.graph.traceable import require_same_functions
 from udc_tf.layers.choice import Mix
 from udc_tf.layers.searchable_kernels import (
     SearchableKernel,
