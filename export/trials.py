@@ -22,7 +22,9 @@ from udc_tf.search.repair import Budget, extreme
 _COMPILATIONS = 8
 _ROUNDS = 24  # most of which choose what has been compiled before
 _ENOUGH = 0.97  # of the budget that binds
-_CLOSE = 0.005
+_WELL_USED = 0.9  # of it: else Vela is asked with saving memory as well
+_RESERVE = 0.97  # of the memory, with which it then has to do: weights are trained after this
+_CLOSE = 0.005  # of a limit
 _FLASH = 1.01  # of its budget: weights are trained after this, and `export` tightens them
 _MEASURED = {Flash: "flash_bytes", Sram: "sram_bytes", Cycles: "cycles"}
 
@@ -107,8 +109,11 @@ def choose_within(search: SearchModel) -> Trial:
     """
     best = _best_within(search)
     memory = _sram_budget(search)
-    if best is None and memory is not None:
-        best = _best_within(search, memory)
+    if memory is not None and (best is None or best.use < _WELL_USED):
+        # What Vela buffers to be fast may fill the memory. `export` lets it save that.
+        saving = _best_within(search, round(_RESERVE * memory))
+        found = [trial for trial in (best, saving) if trial is not None]
+        best = max(found, key=lambda trial: _merit(search, trial), default=None)
     if best is None:
         best = _smallest(search)
     logging.info("Vela says that the architecture takes %.1f%% of what binds it", 100 * best.use)
@@ -144,16 +149,16 @@ def _best_within(search: SearchModel, sram_limit: int | None = None) -> Trial | 
             limit.after(_predicted(b, chosen), need / b.budget, bool(known)) if need else limit
             for limit, b, need in zip(limits, bound, trial.needs, strict=True)
         ]
+    inside = (trial for trial in trials.values() if trial.holds)
+    return max(inside, key=lambda trial: _merit(search, trial), default=None)
+
+
+def _merit(search: SearchModel, trial: Trial) -> float:
+    """What the chosen options are worth; where nobody knows, what they use."""
     worth = search.state.worth()
-
-    def merit(trial: Trial) -> float:
-        return trial.use if worth is None else _worth_of(worth, trial.chosen)
-
-    return max((t for t in trials.values() if t.holds), key=merit, default=None)
-
-
-def _worth_of(worth: np.ndarray, chosen: np.ndarray) -> float:
-    return float(worth[np.arange(len(chosen)), chosen].sum())
+    if worth is None:
+        return trial.use
+    return float(worth[np.arange(len(trial.chosen)), trial.chosen].sum())
 
 
 def _predicted(bound: BoundTarget, chosen: np.ndarray) -> float:

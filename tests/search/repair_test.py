@@ -60,7 +60,7 @@ def test_it_is_inside_and_nearly_the_best(seed):
 
 
 class _Largest:
-    """A target on the largest of sums, as working memory is: `sizes` is [peaks, decisions, options]."""
+    """A target on the largest of sums, as working memory is; sizes: [peaks, decisions, options]."""
 
     def __init__(self, sizes, budget):
         self.maps, self.sizes, self.budget = self, np.asarray(sizes, float), budget
