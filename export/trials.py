@@ -25,7 +25,6 @@ _ENOUGH = 0.97  # of the budget that binds
 _WELL_USED = 0.9  # of it: else Vela is asked with saving memory as well
 _RESERVE = 0.97  # of the memory, with which it then has to do: weights are trained after this
 _CLOSE = 0.005  # of a limit
-_FLASH = 1.01  # of its budget: weights are trained after this, and `export` tightens them
 _MEASURED = {Flash: "flash_bytes", Sram: "sram_bytes", Cycles: "cycles"}
 
 
@@ -175,9 +174,7 @@ def _try(search: SearchModel, chosen: np.ndarray, sram_limit: int | None = None)
     found = measure_one(search, chosen, system, np.random.default_rng(0), problem.allow_cpu)
     needs = tuple(_need(t, found) for t in problem.targets)
     shares = [
-        need / (target.budget * (_FLASH if isinstance(target, Flash) else 1))
-        for need, target in zip(needs, problem.targets, strict=True)
-        if need
+        need / target.budget for need, target in zip(needs, problem.targets, strict=True) if need
     ]
     return Trial(chosen, needs, tuple(shares))
 
