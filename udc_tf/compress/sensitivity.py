@@ -134,7 +134,8 @@ def measure(
             ranges[layer.name] = min(low, before[0]), max(high, before[1])
         if not isinstance(layer, CompactKernel) or call.again:
             return
-        matrix, mean = matrix_of(layer, layer, call.inputs[0], None, importance, norms)
+        given = shared.get(layer.name, call.inputs[0])
+        matrix, mean = matrix_of(layer, layer, given, None, importance, norms)
         rounded = rounded_all(matrix, options[layer.name])
         errors[layer.name] = np.array([matrix.error(r) for r in rounded])
         entropies[layer.name] = tuple(_entropy(r) for r in rounded)
@@ -149,7 +150,9 @@ def measure(
         ]
         progress("errors of all options", len(errors) / len(options))
 
-    Walk(original, original).run(inputs, visit)
+    walk = Walk(original, original)
+    shared = walk.shared_inputs(inputs)
+    walk.run(inputs, visit)
     effects: dict[str, list[tuple[float, float]]] = {}
     if probe_examples:
         few = [x[:probe_examples] for x in inputs]
