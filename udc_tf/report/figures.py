@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -80,7 +81,10 @@ def memory_figure(tensors: Sequence[Mapping[str, Any]], budget: float | None) ->
     names = ", ".join(t["name"][-28:] for t in there)
     axes.set_title(f"SRAM in use: at most {total[peak]:,.1f} KiB, with {names}", fontsize=7.5)
     axes.set_ylabel("KiB")
-    shown = [Patch(color=BLUE, label="feature maps"), Patch(color=GREEN, label="buffered weights")]
+    shown: list[Artist] = [
+        Patch(color=BLUE, label="feature maps"),
+        Patch(color=GREEN, label="buffered weights"),
+    ]
     if budget is not None:
         shown.append(axes.axhline(budget / 1024, color=ORANGE, linewidth=1.6, label="budget"))
     axes.set_xlim(0, times[-1] / 2)
