@@ -69,6 +69,11 @@ class Prices:
             budget=self.budget * (1 - margin),
         )
 
+    def with_least(self, stored: Sequence[float]) -> "Prices":
+        """With no option of a layer below what the layer has been seen to take at least."""
+        pairs = zip(self.layers, stored, strict=True)
+        return dataclasses.replace(self, layers=tuple(np.maximum(p, s) for p, s in pairs))
+
     def without_options(self, found: float) -> "Prices":
         """Of a target that all options keep."""
         layers = tuple(np.zeros_like(prices) for prices in self.layers)

@@ -20,6 +20,8 @@ from udc_tf.layers.inventory import kernel_layers
 from udc_tf.search.problem import SearchProblem, accelerators_of
 
 _MEASURED = {Flash: "flash_bytes", Sram: "sram_bytes", Cycles: "cycles"}
+_TIGHT = 0.6  # of the budget: beyond that, the least is not computed but compiled
+_ROUGH = 0.97  # weights that are fitted to data may be a little smaller than largest weights are
 _MARGIN = 0.003  # of the budget, that is left free after a network that was too large
 
 
@@ -137,12 +139,20 @@ class Trials:
             need = largest.need(target)
             if price.is_flash:
                 price = dataclasses.replace(price, constant=largest.sizes.flash_bytes - stored)
+                if price.smallest > _TIGHT * target.budget:
+                    price = price.with_least(self._stored_least(problem))
             elif need is not None and need <= target.budget:
                 price = price.without_options(need)
             elif need is not None:
                 price = price.scaled(*self._least(problem, target))
             found.append(price)
         return found
+
+    def _stored_least(self, problem: SearchProblem) -> list[float]:
+        """What each layer takes at least: of many calls or few weights, more than is computed."""
+        trial = self._extreme(problem, largest=False)
+        assert trial is not None, "a flash budget is there"
+        return [_ROUGH * trial.sizes.stored.get(safe_name(n), 0) for n in self._options]
 
     def _least(self, problem: SearchProblem, target: Target) -> tuple[list[int], float]:
         """The numbers of the options that store least, and what they need of a target."""
