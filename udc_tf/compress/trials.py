@@ -20,8 +20,6 @@ from udc_tf.layers.inventory import kernel_layers
 from udc_tf.search.problem import SearchProblem, accelerators_of
 
 _MEASURED = {Flash: "flash_bytes", Sram: "sram_bytes", Cycles: "cycles"}
-_TIGHT = 0.6  # of the budget: beyond that, the least is not computed but compiled
-_ROUGH = 0.97  # weights that are fitted to data may be a little smaller than largest weights are
 _MARGIN = 0.003  # of the budget, that is left free after a network that was too large
 
 
@@ -124,7 +122,7 @@ class Trials:
     def prices(
         self, problem: SearchProblem, entropies: Mapping[str, Sequence[float]]
     ) -> list[Prices]:
-        """What options cost of each target, with what Vela says of the largest network.
+        """What options cost of each target, with what Vela says of the extremes.
 
         Raises:
             ValueError: not even the least that can be stored keeps working memory or cycles.
@@ -133,14 +131,14 @@ class Trials:
         largest = self._extreme(problem, largest=True)
         if largest is None:
             return prices
-        stored = sum(largest.sizes.stored.get(safe_name(n), 0) for n in self._options)
+        is_flash = any(price.is_flash for price in prices)
+        stored = self._stored(problem, largest=True) if is_flash else []
         found = []
         for target, price in zip(problem.targets, prices, strict=True):
             need = largest.need(target)
             if price.is_flash:
-                price = dataclasses.replace(price, constant=largest.sizes.flash_bytes - stored)
-                if price.smallest > _TIGHT * target.budget:
-                    price = price.with_least(self._stored_least(problem))
+                price = dataclasses.replace(price, constant=largest.sizes.flash_bytes - sum(stored))
+                price = price.seen(self._stored(problem, largest=False), stored)
             elif need is not None and need <= target.budget:
                 price = price.without_options(need)
             elif need is not None:
@@ -148,11 +146,11 @@ class Trials:
             found.append(price)
         return found
 
-    def _stored_least(self, problem: SearchProblem) -> list[float]:
-        """What each layer takes at least: of many calls or few weights, more than is computed."""
-        trial = self._extreme(problem, largest=False)
+    def _stored(self, problem: SearchProblem, largest: bool) -> list[float]:
+        """What each layer takes in the largest or the smallest network."""
+        trial = self._extreme(problem, largest)
         assert trial is not None, "a flash budget is there"
-        return [_ROUGH * trial.sizes.stored.get(safe_name(n), 0) for n in self._options]
+        return [float(trial.sizes.stored.get(safe_name(n), 0)) for n in self._options]
 
     def _least(self, problem: SearchProblem, target: Target) -> tuple[list[int], float]:
         """The numbers of the options that store least, and what they need of a target."""
