@@ -221,13 +221,6 @@ ACTIVATION_LAYERS = {
 }
 
 
-def test_an_input_that_nothing_takes():
-    keras.utils.set_random_seed(0)
-    image, besides = keras.Input(IMAGE), keras.Input(VECTOR)
-    tiny = udc_tf.compact(keras.Model([image, besides], head(conv(image))))
-    check_arrives(tiny, [noise(IMAGE), noise(VECTOR)])
-
-
 class TestActivations:
     @pytest.mark.parametrize("name", ACTIVATIONS)
     def test_arrives(self, name):

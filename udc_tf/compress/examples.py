@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from udc_tf.graph.trace import as_functional
+from udc_tf.graph.traceable import as_functional
 from udc_tf.saved_models import load_model
 from udc_tf.training.batch_norm import batch_norm_layers
 from udc_tf.training.divergence import not_finite

@@ -78,11 +78,13 @@ def _unusual_call(node: Node) -> str | None:
     """What a layer is told in a call that an int8 network cannot be told."""
     if not isinstance(node.layer, keras.layers.Layer):
         return None
-    named = inspect.signature(node.layer.call).bind(*node.args, **node.kwargs).arguments
+    signature = inspect.signature(node.layer.call)
+    named = signature.bind(*node.args, **node.kwargs).arguments
     given = {**named, **named.get("kwargs", {})}
     if any(mask is not None for mask in keras.tree.flatten(given.get("mask"))):
         return "a call with `mask` has no int8 operator here; leave the mask out"
-    if given.get("training"):
+    usual = signature.parameters.get("training")
+    if given.get("training") and not (usual and usual.default is True):  # as augmentations have it
         return "a call with training=True has no int8 form; leave `training` out"
     return None
 

@@ -30,8 +30,10 @@ def unlike_ranks(node: Node | None) -> str | None:
     It would lay the batch of the smaller beside an inner axis of the larger. Layers that merge put
     axes behind the batch instead.
     """
-    known = [] if node is None else [ref.shape for ref in node.inputs]
-    if len({len(shape) for shape in known}) <= 1 or isinstance(node.layer, keras.layers.Layer):
+    if node is None or isinstance(node.layer, keras.layers.Layer):
+        return None
+    known = [ref.shape for ref in node.inputs]
+    if len({len(shape) for shape in known}) <= 1:
         return None
     return f"tensors of the shapes {known} have not one number of axes; give them one by Reshape"
 
