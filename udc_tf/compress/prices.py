@@ -59,6 +59,21 @@ class Prices:
             budget=self.budget * (1 - margin),
         )
 
+    def scaled(self, chosen: Sequence[int], found: float, margin: float = 0.0) -> "Prices":
+        """As a compiled network of chosen options has it, of which only the sum is known."""
+        factor = found / max(self.of(chosen), 1.0)
+        return dataclasses.replace(
+            self,
+            constant=self.constant * factor,
+            layers=tuple(prices * factor for prices in self.layers),
+            budget=self.budget * (1 - margin),
+        )
+
+    def without_options(self, found: float) -> "Prices":
+        """Of a target that all options keep."""
+        layers = tuple(np.zeros_like(prices) for prices in self.layers)
+        return dataclasses.replace(self, constant=found, layers=layers)
+
 
 def prices_of(
     problem: SearchProblem,
