@@ -134,9 +134,9 @@ def test_a_short_run_puts_rounds_together_until_there_is_enough_to_hear(searched
     searched.state.planned.assign(24)  # each of three rounds may take one batch of 16 images
     assert len(setting_out.moments(searched)) == 4
     heard = []
-    for number in (1, 2, 1):
-        before = searched.state.start.numpy()
+    for number in (1, 2):
+        searched.set_out()
         setting_out.listen(searched, number, rounds=3)
-        heard.append(bool((searched.state.start.numpy() != before).any()))
+        heard.append(bool((searched.state.start.numpy() != searched.state.guess.numpy()).any()))
     searched.state.planned.assign(planned)
-    assert heard == [True, False, True]
+    assert heard == [True, False]
