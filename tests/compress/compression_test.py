@@ -11,6 +11,7 @@ import udc_tf
 from tests.support import networks
 from tests.support.eager import run_eagerly
 from udc_tf.compress.compress_settings import CompressSettings
+from udc_tf.compress.examples import checked_labels, trained_model
 from udc_tf.export import run
 from udc_tf.layers.inventory import activation_quantizers, kernel_layers
 
@@ -242,10 +243,15 @@ class TestRefusals:
             dataclasses.replace(CompressSettings(), sweeps=-1)
 
 
+def test_labels_of_a_sequential_model_that_was_loaded(tmp_path):
+    model = keras.Sequential([keras.Input((6,)), kl.Dense(3)])
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert checked_labels(loaded, [0, 1, 2, 0], 4).tolist() == [0, 1, 2, 0]
+
+
 @pytest.mark.parametrize("ending", ["keras", "h5"])
 def test_reads_saved_models(model, ending, tmp_path):
-    from udc_tf.compress.examples import trained_model
-
     path = tmp_path / f"model.{ending}"
     model.save(path)
     x = networks.images(model)

@@ -9,12 +9,12 @@ from keras import layers as kl
 
 import udc_tf
 from tests.support import networks
+from udc_tf.compress.compiled_trials import Trials
 from udc_tf.compress.compress_settings import CompressSettings
 from udc_tf.compress.compressor import Compressor, _Fitted
 from udc_tf.compress.integer_program import Choice
 from udc_tf.compress.output_divergence import Divergence
 from udc_tf.compress.output_matching import match_outputs
-from udc_tf.compress.trials import Trials
 from udc_tf.export.trial_compile import CompiledSizes
 from udc_tf.layers.inventory import kernel_layers
 from udc_tf.search.make import problem_of

@@ -121,7 +121,8 @@ class TestCalls:
     def test_operation_on_tensors_of_several_ranks(self):
         x = keras.Input((8, 8, 4))
         model = keras.Model(x, _sum_of_ranks(kl.Conv2D(4, 1)(x)))
-        assert "not one number of axes" in _right_or_refused(model, "add")
+        name = model.operations[-1].name  # Keras counts them
+        assert "not one number of axes" in _right_or_refused(model, name)
 
     def test_the_layer_is_named_and_not_what_keras_calls_for_it(self):
         x = keras.Input((8, 4))

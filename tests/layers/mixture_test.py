@@ -18,7 +18,7 @@ class _Case:
         theta = rng.normal(size=_SHAPE)
         theta[0, 0, 0, 0] = 0.0
         self.bits = tuple(bits)
-        self.buckets = tf.constant(rng.integers(0, _FRACTIONS + 1, _SHAPE), tf.float32)
+        self.buckets = tf.constant(rng.integers(0, _FRACTIONS + 1, _SHAPE), tf.int32)
         self.upstream = rng.normal(size=(_SAMPLES, *_SHAPE)).astype(np.float32)
         self.inputs = [
             tf.constant(v, tf.float32)
@@ -39,15 +39,15 @@ class _Case:
         return [kernels, *tape.gradient(total, self.inputs, unconnected_gradients="zero")]
 
     def by_hand(self, theta, ranges, z, z_sparsity, scale):
-        kernels = mixed_kernels(
-            tf.reshape(theta, [-1]),
+        return mixed_kernels(
+            theta,
             self.bits,
             ranges,
             z,
-            buckets=tf.reshape(self.buckets, [-1]),
+            buckets=self.buckets,
             tails=masks.tail_sums(z_sparsity),
+            scale=scale,
         )
-        return tf.reshape(kernels, [_SAMPLES, *_SHAPE]) * scale
 
     def by_definition(self, theta, ranges, z, z_sparsity, scale):
         levels = tf.stack(
@@ -80,7 +80,7 @@ class TestMixedKernels:
                 (quantizers.FLOAT_BITS,),
                 tf.ones(1),
                 tf.ones([1, 1]),
-                buckets=tf.constant([0.0, 2.0, 1.0]),
+                buckets=tf.constant([0, 2, 1], tf.int32),
                 tails=tails,
                 pruned_gradient=share,
             )

@@ -15,6 +15,7 @@ import numpy as np
 from udc_tf.compact.architecture import get_layer_weights
 from udc_tf.compact.build import Compactor, Configuration, LayerChoice, carry_weights
 from udc_tf.compress import fisher, sensitivity
+from udc_tf.compress.compiled_trials import Trials
 from udc_tf.compress.compress_settings import CompressSettings
 from udc_tf.compress.integer_program import Choice, OutOfReachError, choose
 from udc_tf.compress.kept_compression import (
@@ -30,7 +31,6 @@ from udc_tf.compress.output_matching import match_outputs
 from udc_tf.compress.prices import Prices, option_numbers
 from udc_tf.compress.sensitivity import Sensitivities
 from udc_tf.compress.storage_options import Option, options_of
-from udc_tf.compress.trials import Trials
 from udc_tf.compress.walk import Walk
 from udc_tf.compress.weight_fitting import fit_weights
 from udc_tf.files import DamagedFileError, read_json, replaced_atomically

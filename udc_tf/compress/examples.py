@@ -108,7 +108,7 @@ def checked_labels(model: keras.Model, labels: Any, count: int) -> np.ndarray | 
     found = np.asarray(labels)
     if found.ndim == 2 and found.shape[1] == 1:
         found = found[:, 0]
-    outputs = keras.tree.flatten(model.output)
+    outputs = model.outputs  # a Sequential model that was loaded has no `output`
     classes = outputs[0].shape[-1] if len(outputs) == 1 and len(outputs[0].shape) == 2 else None
     if classes is None:
         raise ValueError(

@@ -30,7 +30,8 @@ from udc_tf.layers.kernels import (
 )
 from udc_tf.layers.layer_options import LayerOptions
 from udc_tf.layers.links import KernelLinks
-from udc_tf.quantize import quantizers, ranking
+from udc_tf.layers.mixture import mixed_kernels
+from udc_tf.quantize import masks, quantizers, ranking
 
 
 class SearchableKernel(KernelLayer):
@@ -102,8 +103,7 @@ class SearchableKernel(KernelLayer):
         self.pruned_gradient = pruned_gradient
 
     @property
-    def followed(self) -> KernelLinks:
-        """Where this layer's decisions stand among all of them."""
+    def _followed(self) -> KernelLinks:
         if self.links is None:
             raise ValueError(f"`{self.name}` follows no decisions: it is not part of a search.")
         return self.links
@@ -120,9 +120,35 @@ class SearchableKernel(KernelLayer):
         sample = current_sample()
         return self.theta if sample is None else sample.kernel_of(self)
 
-    def channel_and_window_masks(self, z: tf.Tensor) -> tf.Tensor | None:
+    def kernels_of_samples(self, z: tf.Tensor) -> list[tf.Tensor]:
+        """The kernel under each of the samples z, [samples, decisions, options]."""
+        samples, links = z.shape[0], self._followed
+        bits: tuple[int, ...]
+        bits, z_bits, ranges = (quantizers.FLOAT_BITS,), tf.ones([samples, 1]), tf.ones([1])
+        if self.log_ranges is not None and self.options.bits is not None:
+            bits, ranges = self.options.bits, tf.exp(self.log_ranges)
+        if links.bits is not None:
+            z_bits = z[:, links.bits, : len(bits)]
+        scale = self._channel_and_window_masks(z)
+        if links.bits is None and self.buckets is None and scale is None:
+            kernel = mixed_kernels(tf.convert_to_tensor(self.theta), bits, ranges, z_bits[:1])
+            return [kernel[0]] * samples
+        masked = self.buckets is not None
+        kernels = mixed_kernels(
+            tf.convert_to_tensor(self.theta),
+            bits,
+            ranges,
+            z_bits,
+            buckets=tf.convert_to_tensor(self.buckets) if masked else None,
+            tails=self._tails(z) if masked else None,
+            scale=scale,
+            pruned_gradient=self.pruned_gradient,
+        )
+        return tf.unstack(kernels)
+
+    def _channel_and_window_masks(self, z: tf.Tensor) -> tf.Tensor | None:
         """The factors of whole taps and input channels, [samples, ...]; None if all are 1."""
-        samples, links, rank = z.shape[0], self.followed, len(self.theta.shape)
+        samples, links, rank = z.shape[0], self._followed, len(self.theta.shape)
         masks = []
         if links.window is not None:
             shape = [samples, *self.kernel_size, 1, 1]
@@ -133,9 +159,15 @@ class SearchableKernel(KernelLayer):
             masks.append(tf.reshape(links.inputs.mask(z), shape))
         return functools.reduce(tf.multiply, masks) if masks else None
 
+    def _tails(self, z: tf.Tensor) -> tf.Tensor:
+        row, options = self._followed.sparsity, len(self.options.sparsities or ())
+        if row is None:
+            return masks.tail_sums(tf.ones([z.shape[0], 1]))
+        return masks.tail_sums(z[:, row, :options])
+
     def activity(self, pi: tf.Tensor) -> tf.Tensor:
         """Probability that each weight is there, from the probabilities of all decisions."""
-        shape, links = self.theta.shape, self.followed
+        shape, links = self.theta.shape, self._followed
         active = tf.ones(shape)
         if links.window is not None:
             active *= tf.reshape(links.window.mask(pi[None]), [*self.kernel_size, 1, 1])

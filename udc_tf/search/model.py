@@ -83,7 +83,7 @@ class SearchModel(StopsBetweenSteps, workers.TrainsInLockstep, keras.Model):
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         z = decisions.most_likely(self.state.log_probabilities())[None]
-        with following(self.samples_of(z).first()):
+        with following(Samples(z, self.rows).view(0)):
             return self.network(inputs, training=training)
 
     def cost_ratios(self, z: tf.Tensor) -> tf.Tensor:
@@ -346,11 +346,7 @@ class SearchModel(StopsBetweenSteps, workers.TrainsInLockstep, keras.Model):
 
     def predict_by_samples(self, x: Any, z: tf.Tensor) -> Any:
         """Outputs for samples z, [samples, decisions, options], each on its part of the batch."""
-        return predict_by_samples(self.network, x, self.samples_of(z))
-
-    def samples_of(self, z: tf.Tensor) -> Samples:
-        """Samples z, [samples, decisions, options], as the network's layers follow them."""
-        return Samples(z, self.rows, self.kernel_layers)
+        return predict_by_samples(self.network, x, Samples(z, self.rows), self.kernel_layers)
 
     def refresh_masks(self) -> None:
         """Ranks all weights anew under the present probabilities."""

@@ -9,24 +9,38 @@ import tensorflow as tf
 from keras import tree
 
 from udc_tf.layers.current_sample import following
-from udc_tf.layers.kernels_together import kernels_of_layers
 from udc_tf.layers.searchable_kernels import SearchableKernel
 
 _KNOWN = ("keras", "udc_tf")  # whose layers add no losses when they are called
 
 
-@dataclasses.dataclass(frozen=True)
-class OneSample:
-    """A sample as the layers ask for it (`current_sample.Sample`).
+class Samples:
+    """Samples of all decisions; a layer's kernels for all of them are made at its first call.
 
-    Attributes:
-        kernels: of every layer, by its identity.
-        z: [decisions, options].
+    Args:
+        z: [samples, decisions, options].
         rows: decision -> its row in z.
     """
 
+    def __init__(self, z: tf.Tensor, rows: dict[str, int]):
+        self.z, self.rows = z, rows
+        self._kernels: dict[int, list[tf.Tensor]] = {}
+
+    def view(self, index: int) -> "SampleView":
+        return SampleView(self, index)
+
+    def kernels_of(self, layer: SearchableKernel) -> list[tf.Tensor]:
+        if id(layer) not in self._kernels:
+            self._kernels[id(layer)] = layer.kernels_of_samples(self.z)
+        return self._kernels[id(layer)]
+
+
+@dataclasses.dataclass(frozen=True)
+class GivenSample:
+    """A sample whose kernels were made elsewhere, by the layers' identities."""
+
     kernels: Mapping[int, tf.Tensor]
-    z: tf.Tensor
+    z: tf.Tensor  # [decisions, options]
     rows: Mapping[str, int]
 
     def kernel_of(self, layer: SearchableKernel) -> tf.Tensor:
@@ -37,52 +51,43 @@ class OneSample:
 
 
 @dataclasses.dataclass(frozen=True)
-class Samples:
-    """Samples of all decisions.
+class SampleView:
+    """One of the samples, as the layers ask for it (`current_sample.Sample`)."""
 
-    Attributes:
-        z: [samples, decisions, options].
-        rows: decision -> its row in z.
-        layers: those with a searched kernel.
-    """
+    samples: Samples
+    index: int
 
-    z: tf.Tensor
-    rows: Mapping[str, int]
-    layers: Sequence[SearchableKernel]
+    def kernel_of(self, layer: SearchableKernel) -> tf.Tensor:
+        return self.samples.kernels_of(layer)[self.index]
 
-    def kernels(self) -> list[list[tf.Tensor]]:
-        """Of each layer the kernel under every sample."""
-        return kernels_of_layers(self.layers, self.z)
-
-    def given(self, z: tf.Tensor, kernels: Sequence[tf.Tensor]) -> OneSample:
-        """One of them, with the kernels that the layers have under it."""
-        return OneSample(dict(zip(map(id, self.layers), kernels, strict=True)), z, self.rows)
-
-    def first(self) -> OneSample:
-        return self.given(self.z[0], [kernels[0] for kernels in self.kernels()])
+    def weights_of(self, decision: str) -> tf.Tensor:
+        return self.samples.z[self.index, self.samples.rows[decision]]
 
 
-def predict_by_samples(network: keras.Model, x: Any, samples: Samples) -> Any:
+def predict_by_samples(
+    network: keras.Model, x: Any, samples: Samples, layers: Sequence[SearchableKernel] = ()
+) -> Any:
     """Each sample on its own slice of the batch; a batch smaller than that is gone round.
-
-    In a graph the network is traced once and not once per sample.
 
     Args:
         network: of the layers that ask for their sample.
         x: the inputs of the whole batch.
         samples: of all decisions.
+        layers: those of the network with a searched kernel. In a graph, the network is then traced
+            once and not once per sample.
     """
     count = samples.z.shape[0]
     if count == 1:
-        with following(samples.first()):
+        with following(samples.view(0)):
             return network(x, training=True)
 
     def of_sample(part: Any, z: tf.Tensor, kernels: Sequence[tf.Tensor]) -> Any:
-        with following(samples.given(z, kernels)):
+        given = dict(zip(map(id, layers), kernels, strict=True))
+        with following(GivenSample(given, z, samples.rows)):
             return network(part, training=True)
 
     forward = traced_once(of_sample, network)
-    kernels = samples.kernels()
+    kernels = [samples.kernels_of(layer) for layer in layers]
     size = tf.shape(tree.flatten(x)[0])[0]
     filled = tf.maximum(size, count)
     outputs = []

@@ -23,6 +23,7 @@ from udc_tf.graph.channel_groups import ChannelMap
 from udc_tf.layers.current_sample import following
 from udc_tf.layers.searchable_kernels import SearchableKernel
 from udc_tf.search.evidence import listened_to
+from udc_tf.search.samples import Samples
 from udc_tf.training import batch_norm
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def _covariances(
 
     @tf.function(reduce_retracing=True, autograph=False)
     def moments(x: Any) -> list[tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
-        with following(search.samples_of(z).first()):
+        with following(Samples(z, search.rows).view(0)):
             outputs = values(x, training=True)
         found = []
         for output in outputs if isinstance(outputs, list) else [outputs]:

@@ -122,7 +122,7 @@ class Trials:
     def prices(
         self, problem: SearchProblem, entropies: Mapping[str, Sequence[float]]
     ) -> list[Prices]:
-        """What options cost of each target, with what Vela says of the largest network.
+        """What options cost of each target, with what Vela says of the extremes.
 
         Raises:
             ValueError: not even the least that can be stored keeps working memory or cycles.
@@ -131,18 +131,26 @@ class Trials:
         largest = self._extreme(problem, largest=True)
         if largest is None:
             return prices
-        stored = sum(largest.sizes.stored.get(safe_name(n), 0) for n in self._options)
+        is_flash = any(price.is_flash for price in prices)
+        stored = self._stored(problem, largest=True) if is_flash else []
         found = []
         for target, price in zip(problem.targets, prices, strict=True):
             need = largest.need(target)
             if price.is_flash:
-                price = dataclasses.replace(price, constant=largest.sizes.flash_bytes - stored)
+                price = dataclasses.replace(price, constant=largest.sizes.flash_bytes - sum(stored))
+                price = price.seen(self._stored(problem, largest=False), stored)
             elif need is not None and need <= target.budget:
                 price = price.without_options(need)
             elif need is not None:
                 price = price.scaled(*self._least(problem, target))
             found.append(price)
         return found
+
+    def _stored(self, problem: SearchProblem, largest: bool) -> list[float]:
+        """What each layer takes in the largest or the smallest network."""
+        trial = self._extreme(problem, largest)
+        assert trial is not None, "a flash budget is there"
+        return [float(trial.sizes.stored.get(safe_name(n), 0)) for n in self._options]
 
     def _least(self, problem: SearchProblem, target: Target) -> tuple[list[int], float]:
         """The numbers of the options that store least, and what they need of a target."""
