@@ -97,11 +97,11 @@ class TestResume:
                     raise KeyboardInterrupt
 
         _run("udc-search", *flags, f"--workdir={tmp_path / 'whole'}")
-        lines = training_steps._lines
-        monkeypatch.setattr(training_steps, "_lines", lambda *a: [*lines(*a), Stop()])
+        lines = training_steps.epoch_lines
+        monkeypatch.setattr(training_steps, "epoch_lines", lambda *a: [*lines(*a), Stop()])
         code, _ = _run("udc-search", *flags, f"--workdir={tmp_path / 'stopped'}")
         assert code == 130
-        monkeypatch.setattr(training_steps, "_lines", lines)
+        monkeypatch.setattr(training_steps, "epoch_lines", lines)
         code, _ = _run("udc-search", "--workdir", str(tmp_path / "stopped"))
         assert code == 0
         whole, stopped = (

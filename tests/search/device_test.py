@@ -95,7 +95,5 @@ class TestExecutions:
     def test_no_variable_is_read_in_a_batch(self, step_by_step, monkeypatch):
         reads, read = [], SearchState.steps_done
         monkeypatch.setattr(SearchState, "steps_done", lambda s: reads.append(0) or read(s))
-        step_by_step.fit(*networks.blobs(8), batch_size=8, epochs=1, verbose=0)
-        few = len(reads)
-        step_by_step.fit(*networks.blobs(64), batch_size=8, epochs=1, verbose=0)
-        assert len(reads) == 2 * few
+        step_by_step.fit(*networks.blobs(256), batch_size=8, epochs=1, verbose=0)
+        assert len(reads) < 16  # where something is decided, not in each of 32 batches

@@ -264,7 +264,7 @@ class TestBadData:
         inputs = keras.Input((8, 8, 1))
         x = Doubled(name="twice")(kl.Conv2D(8, 3)(inputs))
         model = keras.Model(inputs, kl.Dense(2)(kl.GlobalAveragePooling2D()(x)))
-        with pytest.raises(ValueError, match=r"register_keras_serializable.* with twice$"):
+        with pytest.raises(ValueError, match=r"`twice` \(Doubled\).*register_keras_serializable"):
             _search(model=model)
         with keras.saving.custom_object_scope({"Doubled": Doubled}):
             _search(udc_tf.Macs(1e6), model=model).architecture().build()

@@ -16,11 +16,12 @@ def build_metrics(model: keras.Model, network: keras.Model, batch: Any) -> None:
 
     Args:
         model: what is trained.
-        network: whose outputs are compared with the labels.
+        network: a functional model, whose outputs are compared with the labels.
         batch: the `element_spec` of the training data. If shapes are not known, nothing is done:
             Keras builds everything itself.
 
-    >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    >>> inputs = keras.Input((4,))
+    >>> model = keras.Model(inputs, keras.layers.Dense(2)(inputs))
     >>> model.compile(loss="mse", metrics=["mae"])
     >>> build_metrics(model, model, (tf.TensorSpec([None, 4]), tf.TensorSpec([None, 2])))
     >>> [variable.name for variable in model.metrics_variables]
