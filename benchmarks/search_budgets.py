@@ -9,6 +9,7 @@ configuration before the repair, and of the architecture; the share of the budge
 
 import functools
 import itertools
+import statistics
 from collections.abc import Mapping
 
 import keras
@@ -41,9 +42,14 @@ def measure(name: str, share: float, seed: int) -> Row:
 
 
 def report(rows: Mapping[str, Row]) -> str:
+    before = [row["argmax / budget before repair"] for row in rows.values()]
     used = [row["architecture / budget"] for row in rows.values()]
     over = sum(u > 1 for u in used)
-    return f"{len(used)} searches, {over} over budget, least use {min(used):.1%}"
+    return (
+        f"{len(used)} searches: before the repair {sum(b <= 1.02 for b in before)} at most 2% over "
+        f"budget, {sum(abs(b - 1) <= 0.02 for b in before)} within 2% of it; after it {over} over, "
+        f"median use {statistics.median(used):.1%}, least {min(used):.1%}"
+    )
 
 
 def run(rows: Rows) -> str:

@@ -133,12 +133,16 @@ def _after_asking(
         for network in networks():
             left |= _left_to_cpu(network, found.accelerator)
     except ExportError as error:
-        whole = Row(found.network, "Model", Verdict.REFUSED, " ".join(str(error).split()))
+        why = f"an untrained int8 file of it fails: {' '.join(str(error).split())}"
+        whole = Row(found.network, "Model", Verdict.REFUSED, why, _NOT_FORESEEN)
         return dataclasses.replace(found, rows=(*found.rows, whole))
     if not left:
         _ALL_ON_NPU.add(key)
         return found
     return dataclasses.replace(found, rows=_with_cpu(found.rows, left, allow_cpu))
+
+
+_NOT_FORESEEN = "leave out layers until udc_tf.check accepts it, and please report the one"
 
 
 def _with_cpu(
@@ -159,8 +163,20 @@ def _cpu_row(row: Row, operator: vela.CpuOperator, allow_cpu: bool) -> Row:
     reason = f"Vela leaves its {operator.kind} to the CPU{why}"
     if allow_cpu:
         return dataclasses.replace(row, verdict=Verdict.ON_CPU, reason=reason)
-    instead = "change it to what the NPU runs, or allow it with allow_cpu=True (--allow_cpu)"
+    known = (hint for word, hint in _HINTS.items() if word in operator.reason.lower())
+    hint = next(known, "change it to what the NPU runs")
+    instead = f"{hint}, or allow it with allow_cpu=True (--allow_cpu)"
     return dataclasses.replace(row, verdict=Verdict.REFUSED, reason=reason, instead=instead)
+
+
+# What to do about a reason of Vela's, by a word in it.
+_HINTS = {
+    "stride": "take strides of 1 to 3, of 1 or 2 in both directions where it is transposed",
+    "scal": "scale height and width by the same 2, 4 or 8",
+    "dilat": "take a smaller dilation",
+    "kernel": "take a smaller kernel",
+    "filter": "take a smaller window",
+}
 
 
 def _left_to_cpu(network: keras.Model, accelerator: str) -> dict[str, vela.CpuOperator]:

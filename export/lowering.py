@@ -247,7 +247,8 @@ class _Lowering:
         return self._emitter.pointwise(node, value, kernel, shape, "CONV_2D", fused)
 
     def _elementwise(self, node: Node, operator: str) -> None:
-        inputs, emitter = self._inputs(node), self._emitter
+        emitter = self._emitter
+        inputs = [self._of_rank(ref, node) for ref in node.inputs]
         _, fused, final = self._absorb(node)
         average = operator == "AVERAGE"
         value = inputs[0]
@@ -265,6 +266,13 @@ class _Lowering:
         if average:
             value = composites.scaled(emitter, node, value, 1 / len(inputs))
         self._value_of[final.id] = value
+
+    def _of_rank(self, ref: TensorRef, node: Node) -> int:
+        """A tensor with as many axes as the output: merging puts some behind the batch."""
+        shape, rank = _outer_shape(ref, node.name), len(node.output.shape)
+        value, missing = self._value_of[ref.id], rank - len(shape)
+        image = laid_out((1, *[1] * missing, *shape[1:]))
+        return self._emitter.reshape(node, value, image, "_image") if missing else value
 
     def _slice(self, node: Node) -> None:
         (value,) = self._inputs(node)

@@ -5,7 +5,7 @@ before it. What Vela says about one configuration corrects what is predicted for
 """
 
 import dataclasses
-from collections.abc import Sequence
+import math
 
 import numpy as np
 from absl import logging
@@ -19,10 +19,12 @@ from udc_tf.search.extract import repaired_choice
 from udc_tf.search.model import SearchModel
 from udc_tf.search.repair import Budget, extreme
 
-_ROUNDS = 8
+_COMPILATIONS = 8
+_ROUNDS = 24  # most of which choose what has been compiled before
 _ENOUGH = 0.97  # of the budget that binds
-_STEP = 1.02  # by which a prediction is raised at least where a network was over
-_FLASH = 1.01  # of its budget: weights are trained after this, and `export` tightens them
+_WELL_USED = 0.9  # of it: else Vela is asked with saving memory as well
+_RESERVE = 0.97  # of the memory, with which it then has to do: weights are trained after this
+_CLOSE = 0.005  # of a limit
 _MEASURED = {Flash: "flash_bytes", Sram: "sram_bytes", Cycles: "cycles"}
 
 
@@ -43,34 +45,127 @@ class Trial:
         return max(self.shares)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Limit:
+    """The limit on one predicted cost, with which Vela's figure comes nearest to its budget.
+
+    Attributes:
+        now: the limit to try.
+        low: below this, no configuration is left, or what Vela says is known to be inside.
+        high: what is predicted for the least configuration that was too much.
+        least: of any configuration.
+    """
+
+    now: float
+    low: float
+    high: float
+    least: float
+
+    def after(self, predicted: float, share: float, again: bool = False) -> "_Limit":
+        """Where to go from a configuration that took this share of the budget: in proportion.
+
+        Where that leads nowhere new, halfway between what was too little and what was too much.
+
+        Args:
+            predicted: of the configuration that was chosen under this limit.
+            share: of the budget, by what Vela says.
+            again: whether it had been chosen before, so that up to the limit there is no other.
+
+        >>> limit = _Limit(now=100.0, low=50.0, high=math.inf, least=50.0)
+        >>> limit.after(predicted=96.0, share=1.2).now
+        80.0
+        >>> limit.after(96.0, 1.2).after(80.0, 0.8).now
+        88.0
+        """
+        if share <= 1:
+            low = max(self.low, min(self.now if again else predicted, self.high))
+            return dataclasses.replace(self, now=predicted / share, low=low)._inside()
+        high = min(self.high, predicted)
+        low = self.low if self.low < high else self.least
+        return dataclasses.replace(self, now=predicted / share, low=low, high=high)._inside()
+
+    def after_nothing(self) -> "_Limit":
+        """Where to go from a limit that left no configuration."""
+        return dataclasses.replace(self, low=max(self.low, min(self.now, self.high)))._inside()
+
+    @property
+    def found(self) -> bool:
+        """Whether there is nothing between what was too little and what was too much."""
+        return self.high == math.inf or self.high - self.low < _CLOSE * self.high
+
+    def _inside(self) -> "_Limit":
+        if self.low < self.now < self.high or self.high == math.inf:
+            return self
+        return dataclasses.replace(self, now=(self.low + self.high) / 2)
+
+
 @undisturbed_randomness()
 def choose_within(search: SearchModel) -> Trial:
-    """The most likely configuration of which Vela says that it is inside of every target.
+    """The best configuration of which Vela says that it is inside of every target.
 
     Raises:
         ValueError: none was found, the smallest is not, either; with what Vela says about it.
     """
-    bound = search.problem.bound
-    factors = np.ones(len(bound))
-    best: Trial | None = None
-    tried: set[tuple[int, ...]] = set()
-    for _ in range(_ROUNDS):
-        scaled = [Bound(b.budget / f, b) for b, f in zip(bound, factors, strict=True)]
-        try:
-            chosen = repaired_choice(search, budget=Budget(tuple(scaled)))
-        except ValueError:
-            break  # nothing is left by what Vela says: the smallest, which was asked about before
-        trial = _try(search, chosen)
-        if trial.holds and (best is None or trial.use > best.use):
-            best = trial
-        if best is not None and (best.use >= _ENOUGH or tuple(trial.chosen) in tried):
-            break
-        tried.add(tuple(trial.chosen))
-        factors = _corrected(factors, trial, bound)
+    best = _best_within(search)
+    memory = _sram_budget(search)
+    if memory is not None and (best is None or best.use < _WELL_USED):
+        # What Vela buffers to be fast may fill the memory. `export` lets it save that.
+        saving = _best_within(search, round(_RESERVE * memory))
+        found = [trial for trial in (best, saving) if trial is not None]
+        best = max(found, key=lambda trial: _merit(search, trial), default=None)
     if best is None:
         best = _smallest(search)
     logging.info("Vela says that the architecture takes %.1f%% of what binds it", 100 * best.use)
     return best
+
+
+def _best_within(search: SearchModel, sram_limit: int | None = None) -> Trial | None:
+    """Chooses again and again under other limits on what is predicted; None if nothing holds.
+
+    Args:
+        search: what ended.
+        sram_limit: with which Vela saves memory.
+    """
+    bound, plan = search.problem.bound, search.problem.plan
+    leasts = [_predicted(b, extreme(b, plan, True)) for b in bound]
+    limits = [_Limit(b.budget, n, math.inf, n) for b, n in zip(bound, leasts, strict=True)]
+    trials: dict[tuple[int, ...], Trial] = {}
+    for _ in range(_ROUNDS):
+        scaled = [Bound(limit.now, b) for limit, b in zip(limits, bound, strict=True)]
+        try:
+            chosen = repaired_choice(search, budget=Budget(tuple(scaled)))
+        except ValueError:
+            limits = [limit.after_nothing() for limit in limits]
+            continue
+        known = trials.get(tuple(chosen))
+        if known is None and len(trials) == _COMPILATIONS:
+            break
+        trial = known or _try(search, chosen, sram_limit)
+        trials[tuple(chosen)] = trial
+        if trial.holds and (trial.use >= _ENOUGH or (known and all(n.found for n in limits))):
+            break
+        limits = [
+            limit.after(_predicted(b, chosen), need / b.budget, bool(known)) if need else limit
+            for limit, b, need in zip(limits, bound, trial.needs, strict=True)
+        ]
+    inside = (trial for trial in trials.values() if trial.holds)
+    return max(inside, key=lambda trial: _merit(search, trial), default=None)
+
+
+def _merit(search: SearchModel, trial: Trial) -> float:
+    """What the chosen options are worth; where nobody knows, what they use."""
+    worth = search.state.worth()
+    if worth is None:
+        return trial.use
+    return float(worth[np.arange(len(trial.chosen)), trial.chosen].sum())
+
+
+def _predicted(bound: BoundTarget, chosen: np.ndarray) -> float:
+    return float(bound.cost(bound.maps.counts(bound.maps.one_hot(chosen))))
+
+
+def _sram_budget(search: SearchModel) -> int | None:
+    return min((t.budget for t in search.problem.targets if isinstance(t, Sram)), default=None)
 
 
 def _try(search: SearchModel, chosen: np.ndarray, sram_limit: int | None = None) -> Trial:
@@ -79,23 +174,9 @@ def _try(search: SearchModel, chosen: np.ndarray, sram_limit: int | None = None)
     found = measure_one(search, chosen, system, np.random.default_rng(0), problem.allow_cpu)
     needs = tuple(_need(t, found) for t in problem.targets)
     shares = [
-        need / (target.budget * (_FLASH if isinstance(target, Flash) else 1))
-        for need, target in zip(needs, problem.targets, strict=True)
-        if need
+        need / target.budget for need, target in zip(needs, problem.targets, strict=True) if need
     ]
     return Trial(chosen, needs, tuple(shares))
-
-
-def _corrected(factors: np.ndarray, trial: Trial, bound: Sequence[BoundTarget]) -> np.ndarray:
-    """What was found over what is predicted; more than before where that was too much."""
-    found = factors.copy()
-    for i, (target, need) in enumerate(zip(bound, trial.needs, strict=True)):
-        if need:
-            one_hot = target.maps.one_hot(trial.chosen)
-            found[i] = need / float(target.cost(target.maps.counts(one_hot)))
-            if need > target.budget:
-                found[i] = max(found[i], _STEP * factors[i])
-    return found
 
 
 @undisturbed_randomness()
@@ -110,9 +191,9 @@ def _smallest(search: SearchModel) -> Trial:
     budget = Budget(problem.bound)
     least = min((extreme(b, problem.plan, True) for b in problem.bound), key=budget.ratio)
     trial = _try(search, least)
-    memory = [t.budget for t in problem.targets if isinstance(t, Sram)]
-    if not trial.holds and memory:
-        trial = _try(search, least, min(memory))
+    memory = _sram_budget(search)
+    if not trial.holds and memory is not None:
+        trial = _try(search, least, memory)
     if not trial.holds:
         said = ", ".join(
             f"{t.describe(n)} of {t.describe(t.budget)}"

@@ -163,7 +163,8 @@ class NpuNetwork:
     def _run_batch(self, arrays: list[np.ndarray], observe: Observer | None) -> list[np.ndarray]:
         stores = self._new_stores(len(arrays[0]))
         for index, array in zip(self._container.inputs, arrays, strict=True):
-            self._place(index, stores)[:] = array.reshape(len(array), -1).view(np.uint8)
+            if self.region(index, "input", optional=True) is not None:  # else nothing reads it
+                self._place(index, stores)[:] = array.reshape(len(array), -1).view(np.uint8)
         number, functions = 0, self._cpu or {}
         for operator in self._container.operators:
             if isinstance(operator, CpuOperator):
@@ -229,8 +230,8 @@ class NpuNetwork:
         if not self._container.inputs or not self._container.outputs:
             raise ContainerError("the graph has no inputs or no outputs")
         for index in self._container.inputs:
-            place = self.region(index, "input", optional=self._cpu is None)
-            if place is None:  # outside the arena: only an operator on the CPU reads it
+            place = self.region(index, "input", optional=True)
+            if place is None:  # outside the arena: only an operator on the CPU reads it, or none
                 continue
             if not place.writable:
                 raise ContainerError(f"input {index} of the graph is a constant")

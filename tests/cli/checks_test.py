@@ -97,7 +97,7 @@ class TestBeforeTheFirstStep:
             ("image", "Received: a network with an output of shape (6, 6, 10)"),
             ("two_inputs", "a Functional of 2 inputs"),
             ("custom", "register_keras_serializable"),
-            ("of_lambda", "take no Lambda"),
+            ("of_lambda", "for a Lambda"),
             ("wants_more", "all else needs a default. Received: depth, width"),
             ("raises", "checked_networks.py, line "),
             ("unbuilt", "begins with a keras.Input"),

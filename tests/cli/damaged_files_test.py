@@ -47,9 +47,9 @@ def runs(tmp_path_factory):
     with run_eagerly(), pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(page, "png", lambda figure: b"drawn")  # figures are made, not painted
-        lines = training_steps._lines
+        lines = training_steps.epoch_lines
         with pytest.MonkeyPatch.context() as stop:
-            stop.setattr(training_steps, "_lines", lambda *a: [*lines(*a), *_stops(a[0])])
+            stop.setattr(training_steps, "epoch_lines", lambda *a: [*lines(*a), *_stops(a[0])])
             assert _run("udc", *_FLAGS, "--workdir=half")[0] == 130
         shutil.copytree("half", "whole")
         assert _run("udc", *_FLAGS, "--workdir=whole") == (0, [])

@@ -11,6 +11,7 @@ import udc_tf
 from tests.support import networks
 from tests.support.eager import run_eagerly
 from udc_tf.compress.compress_settings import CompressSettings
+from udc_tf.compress.examples import checked_labels, trained_model
 from udc_tf.export import run
 from udc_tf.layers.inventory import activation_quantizers, kernel_layers
 
@@ -114,6 +115,20 @@ class TestCompress:
             np.testing.assert_array_equal(before, after)
 
 
+class TestSeveralTargets:
+    def test_memory_and_cycles_are_kept_as_vela_tells_them(self, model, examples, tmp_path):
+        targets = [udc_tf.Flash(BUDGET), udc_tf.Sram("8KiB"), udc_tf.Cycles(2e5)]
+        said: list[str] = []
+        settings = dataclasses.replace(FEW, measured=False, steps=0)
+        tiny = udc_tf.compress(
+            model, targets, examples, space=SPACE, settings=settings, say=said.append
+        )
+        assert tiny.compression.flash_bytes <= BUDGET
+        assert any("bytes of SRAM, the budget is 8,192" in line for line in said)
+        again = udc_tf.export.export(tiny, tmp_path / "out", target=targets, calibration=examples)
+        assert again.flash_bytes == tiny.compression.flash_bytes
+
+
 class TestGentle:
     def test_finetuning_keeps_zeros_and_ranges_and_lowers_the_loss(self, model, tiny, examples):
         labels = model.predict(examples, verbose=0).argmax(axis=1)
@@ -168,6 +183,12 @@ class TestRefusals:
             ({"labels": np.zeros(4, int)}, "each of the 48 examples"),
             ({"space": udc_tf.SearchSpace(widths=(0.5, 1.0))}, "no channels"),
             ({"model": "missing.keras"}, r"\.keras or \.h5"),
+            ({"target": [udc_tf.Flash(BUDGET), udc_tf.Sram(500)]}, "at least .* bytes of SRAM"),
+            ({"target": udc_tf.Cycles(100)}, "smaller inputs"),
+            ({"seconds": "1 min"}, "`seconds` must be a number"),
+            ({"seed": "a"}, "`seed` must be a whole number"),
+            ({"settings": {"steps": 3}}, "`settings` must be"),
+            ({"data": "huge"}, "scaled as in training"),
         ],
     )
     def test_in_a_sentence(self, model, examples, tmp_path, change, message):
@@ -176,6 +197,7 @@ class TestRefusals:
             "constant": np.ones_like(examples),
             "nan": np.where(examples > 3, np.nan, examples),
             "shape": examples[:, :5],
+            "huge": 1e30 * examples,
         }
         arguments = {
             "model": model,
@@ -190,6 +212,20 @@ class TestRefusals:
             udc_tf.compress(**arguments, workdir=tmp_path / "work")
         assert "\n" not in str(caught.value)
         assert not (tmp_path / "work").exists()
+
+    def test_inputs_of_different_lengths(self):
+        parts = [keras.Input((4,), name=name) for name in "ab"]
+        model = keras.Model(parts, kl.Dense(3, name="head")(kl.Concatenate()(parts)))
+        model.get_layer("head").bias.assign([0.1, 0.2, 0.3])
+        data = [networks.normal(4, count=count) for count in (32, 16)]
+        with pytest.raises(ValueError, match=r"same number of examples\. Received: 32, 16"):
+            udc_tf.compress(model, udc_tf.Flash(BUDGET), data)
+
+    def test_a_workdir_that_is_a_file(self, model, examples, tmp_path):
+        path = tmp_path / "file"
+        path.touch()
+        with pytest.raises(ValueError, match="must be a folder"):
+            udc_tf.compress(model, udc_tf.Flash(BUDGET), examples, workdir=path)
 
     def test_an_untrained_model(self, examples):
         fresh = keras.Sequential([keras.Input((12, 12, 2)), kl.Flatten(), kl.Dense(5)])
@@ -207,10 +243,15 @@ class TestRefusals:
             dataclasses.replace(CompressSettings(), sweeps=-1)
 
 
+def test_labels_of_a_sequential_model_that_was_loaded(tmp_path):
+    model = keras.Sequential([keras.Input((6,)), kl.Dense(3)])
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert checked_labels(loaded, [0, 1, 2, 0], 4).tolist() == [0, 1, 2, 0]
+
+
 @pytest.mark.parametrize("ending", ["keras", "h5"])
 def test_reads_saved_models(model, ending, tmp_path):
-    from udc_tf.compress.examples import trained_model
-
     path = tmp_path / f"model.{ending}"
     model.save(path)
     x = networks.images(model)

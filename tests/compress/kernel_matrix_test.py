@@ -13,6 +13,7 @@ from udc_tf.layers.compact_kernels import (
     CompactDepthwiseConv1D,
     CompactDepthwiseConv2D,
 )
+from udc_tf.quantize import reconstruction
 
 LAYERS = {
     "same": (CompactConv2D(6, 3, padding="same"), (9, 8, 4)),
@@ -63,5 +64,21 @@ def test_moments_are_those_of_all_rows_if_there_are_few():
     expected = np.einsum("pgk,pgl->gkl", rows, rows) / len(rows)
     np.testing.assert_allclose(found.second, expected, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(found.cross, 2 * expected, rtol=1e-4, atol=1e-4)
-    centred = found.centred().second
+    centred = input_moments.measure(layer, x, centred=True).second
     np.testing.assert_allclose(centred[0], np.cov(rows[:, 0].T, bias=True), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["same", "depthwise", "dense"])
+def test_what_varies_little_around_a_large_mean_has_moments_that_can_be_inverted(kind):
+    layer, x = _built(kind)
+    moments = input_moments.measure(layer, np.float32(100) + 1e-6 * x, centred=True)
+    factor = reconstruction.inverse_factor(reconstruction.damped(moments.second))
+    assert np.isfinite(factor).all()
+
+
+def test_the_taps_of_a_transposed_kernel_share_no_mean():
+    layer = CompactConv2DTranspose(5, 2, strides=2)
+    layer(np.zeros((1, 4, 4, 3), np.float32))
+    x = np.random.default_rng(2).normal(3.0, 1.0, (9, 4, 4, 3)).astype(np.float32)
+    moments = input_moments.measure(layer, x, centred=True).second[0]
+    assert np.linalg.eigvalsh(moments).min() > 0

@@ -9,11 +9,13 @@ from keras import layers as kl
 
 import udc_tf
 from tests.support import networks
+from udc_tf.compress.compiled_trials import Trials
 from udc_tf.compress.compress_settings import CompressSettings
 from udc_tf.compress.compressor import Compressor, _Fitted
 from udc_tf.compress.integer_program import Choice
 from udc_tf.compress.output_divergence import Divergence
 from udc_tf.compress.output_matching import match_outputs
+from udc_tf.export.trial_compile import CompiledSizes
 from udc_tf.layers.inventory import kernel_layers
 from udc_tf.search.make import problem_of
 
@@ -92,13 +94,13 @@ def test_codes_that_would_break_the_budget_are_not_taken(model, examples, monkey
     tiny = udc_tf.compact(model, bits=2)
     before, integers, sizes = tiny.get_weights(), _codes(tiny), []
 
-    def compiled(self, network, *args):
+    def compiled(self, problem, network):
         """Vela's part: any other codes take more than there is."""
         same = all(np.array_equal(*pair) for pair in zip(integers, _codes(network), strict=True))
         sizes.append(5_000 if same else 6_001)
-        return sizes[-1], []
+        return CompiledSizes(sizes[-1], 0, 0, {})
 
-    monkeypatch.setattr(Compressor, "_compiled", compiled)
+    monkeypatch.setattr(Trials, "_sizes", compiled)
     found = compressor._matched(problem, _Fitted(tiny, Choice((), 0.0, 0.0), 5_000))
     assert sizes == [6_001, 5_000]
     assert found.flash_bytes == 5_000

@@ -179,6 +179,9 @@ ELEMENTWISE = {
     "Average": lambda x: head(kl.Average()([conv(x, None), conv(x, None), conv(x, None)])),
     "square and abs": lambda x: head(ops.square(conv(x, None)) + ops.abs(conv(x, None))),
     "squeeze and excitation": lambda x: head(_excited(conv(x))),
+    "Add of an image and a vector": lambda x: head(
+        kl.Add()([conv(x), kl.Dense(6)(kl.GlobalAveragePooling2D()(conv(x)))])
+    ),
 }
 
 
@@ -315,7 +318,7 @@ class TestMoving:
             (lambda x: kl.Add()([conv(x), np.ones((1, 8, 8, 6))]), "x . constant"),
             (lambda x: ops.maximum(conv(x), np.ones((8, 6))), "for each element"),
             (lambda x: conv(x)[:, ::2], "a slice with steps"),
-            (lambda x: conv(x) * np.ones((8, 8, 6), "float32"), "one number per channel"),
+            (lambda x: conv(x) * np.ones((8, 8, 6), "float32"), "one for each channel"),
             (lambda x: kl.LayerNormalization(1)(conv(x)), "take axis=-1"),
             (lambda x: kl.GroupNormalization(9)(kl.Conv2D(18, 1)(x)), "take up to 8 groups"),
             (

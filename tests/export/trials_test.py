@@ -62,8 +62,24 @@ class TestTrials:
         search = searchable(network(), SPACE, targets)
         chosen = trials.choose_within(search).chosen
         trial = trials._try(search, chosen)
-        assert trial.holds and trial.use > 0.8
+        assert trial.holds and trial.use > 0.95
         assert trial.needs[2] is None  # no compiler counts it
+
+    @pytest.mark.parametrize("scale", [0.4, 1.7])
+    def test_it_comes_near_to_the_budget_however_wrong_what_is_predicted(self, scale: float):
+        limit = trials._Limit(now=100.0, low=20.0, high=np.inf, least=20.0)
+        for _ in range(8):
+            chosen = 5 * (limit.now // 5)  # only such configurations are there
+            share = (scale * chosen + 8) / 100
+            if 0.9 < share <= 1:
+                break
+            limit = limit.after(chosen, share)
+        assert 0.9 < share <= 1
+
+    def test_a_limit_that_leaves_nothing(self):
+        limit = trials._Limit(now=100.0, low=50.0, high=np.inf, least=50.0).after(90.0, 2.0)
+        assert limit.now == 70.0  # 45 is below the least
+        assert limit.after_nothing().now == 80.0
 
 
 class TestTightening:

@@ -81,6 +81,18 @@ def test_only_ranges_of_one_kernel_round_twice():
     assert shared and all(q.fractions is None for q in shared)
 
 
+def test_what_was_averaged_is_no_whole_number():
+    keras.utils.set_random_seed(0)
+    x = inputs = keras.Input((8, 8, 3))
+    for kind in (keras.layers.MaxPooling2D, keras.layers.AveragePooling2D):
+        x = kind(2)(keras.layers.Conv2D(8, 3, padding="same")(x))
+    x = keras.layers.Dense(4, name="head")(keras.layers.Conv2D(8, 2, name="last")(x)[:, 0, 0])
+    tiny = udc_tf.compact(keras.Model(inputs, x), bits=2)
+    finetune(tiny, (_X, _Y), stages=udc_tf.Stages(epochs=(0, 1, 1)), batch_size=16, verbose=0)
+    once = {q.name for q in activation_quantizers(tiny) if not q.rounds_twice}
+    assert "last_quantizer" in once and "head_quantizer" not in once
+
+
 def test_training_again_forgets_it_and_saving_does_not(tmp_path):
     tiny = _network(2)
     assert match_double_rounding(tiny) == 0  # no range yet

@@ -4,6 +4,7 @@ What is accepted must be right: `tests/export/every_layer_test.py`.
 """
 
 import keras
+import numpy as np
 import pytest
 from absl import logging as absl_logging
 from keras import layers as kl
@@ -86,6 +87,74 @@ class TestUnknown:
         x = keras.Input((None, None, 3), name="any_size")
         model = keras.Model(x, kl.Conv2D(4, 3)(x))
         assert "give keras.Input every size" in _right_or_refused(model, "any_size")
+
+
+def _sum_of_ranks(x):
+    return x + keras.ops.mean(x, axis=1)
+
+
+CALLS = {
+    "depthwise strides": (lambda x: kl.DepthwiseConv2D(3, (1, 2), name="tested")(x), "equal ones"),
+    "mask": (lambda x: kl.Softmax(name="tested")(x, np.ones((1, 8, 8, 4))), "leave the mask out"),
+    "training": (lambda x: kl.Dropout(0.5, name="tested")(x, training=True), "leave `training`"),
+    "axis of a softmax": (lambda x: kl.Softmax(1, name="tested")(x), "take axis=-1"),
+    "the batch": (lambda x: kl.Concatenate(0, name="tested")([x, x]), "take another axis"),
+    "a layer": (lambda x: kl.Conv2D(4, 1, activation=kl.ReLU(), name="tested")(x), "put it behind"),
+    "float16": (lambda x: kl.Conv2D(4, 1, dtype="float16", name="tested")(x), "a mixed policy"),
+    "six axes": (
+        lambda x: kl.Permute((1, 3, 2, 4, 5), name="tested")(kl.Reshape((4, 2, 4, 2, 4))(x)),
+        "up to 5 axes",
+    ),
+}
+
+
+class TestCalls:
+    """Settings and calls of layers that are otherwise known."""
+
+    @pytest.mark.parametrize("kind", CALLS)
+    def test_is_refused(self, kind):
+        make, why = CALLS[kind]
+        x = keras.Input((8, 8, 4))
+        model = keras.Model(x, make(kl.Conv2D(4, 1)(x)))
+        assert why in _right_or_refused(model, "tested")
+
+    def test_operation_on_tensors_of_several_ranks(self):
+        x = keras.Input((8, 8, 4))
+        model = keras.Model(x, _sum_of_ranks(kl.Conv2D(4, 1)(x)))
+        name = model.operations[-1].name  # Keras counts them
+        assert "not one number of axes" in _right_or_refused(model, name)
+
+    def test_the_layer_is_named_and_not_what_keras_calls_for_it(self):
+        x = keras.Input((8, 4))
+        model = keras.Model(x, kl.LSTM(3)(kl.Masking(name="tested")(x)))
+        assert "`tested` (Masking)" in _right_or_refused(model, "tested")
+
+    def test_nested_model_with_a_mask(self):
+        x, mask = keras.Input((8, 4)), keras.Input((8,), dtype="bool")
+        inner = keras.Sequential([keras.Input((8, 4)), kl.LSTM(3)], name="tested")
+        model = keras.Model([x, mask], inner(x, mask=mask))
+        assert "is called with `mask`" in _right_or_refused(model, "tested")
+
+    def test_nested_models_of_two_inputs_and_frozen_ones(self):
+        x = keras.Input((8, 8, 4))
+        inner = keras.Model([a := keras.Input((8, 8, 4)), x], kl.Dropout(0.5)(kl.Add()([a, x])))
+        y = inner([kl.Conv2D(4, 1)(x), kl.Conv2D(4, 1)(x)], training=False)
+        assert _right_or_refused(keras.Model(x, y), inner.name) is None
+
+    def test_function_that_cannot_be_copied(self):
+        x = keras.Input((8, 8, 4))
+        model = keras.Model(x, kl.Conv2D(4, 1, activation=lambda v: v, name="tested")(x))
+        _right_or_refused(model, "tested")
+        with pytest.raises(ValueError, match=r"does not read `tested` \(Conv2D\) back"):
+            udc_tf.check(model)
+
+    def test_model_that_trains_in_its_own_way(self):
+        class Trained(keras.Model):  # Keras cannot read it back: it is not registered
+            def train_step(self, data):
+                return super().train_step(data)
+
+        x = keras.Input((8, 8, 4))
+        assert _right_or_refused(Trained(x, kl.Conv2D(4, 1)(x), name="tested"), "tested") is None
 
 
 class TestOtherTargets:

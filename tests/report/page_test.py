@@ -179,6 +179,7 @@ class TestFigures:
         axes = figures.memory_figure(tensors, 2500.0).axes[0]
         top = max(path.vertices[:, 1].max() for c in axes.collections for path in c.get_paths())
         assert top == 3  # KiB, while both are there
+        assert axes.get_title() == "SRAM in use: at most 3.0 KiB, with a, b"
 
 
 class TestBoundBytes:

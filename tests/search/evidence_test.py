@@ -36,10 +36,10 @@ def _measured(per_layer: dict[str, float], kind: str = "width", noise: float = 0
     return decisions, harms, evidence.steps_between(decisions, harms, bases, losses)
 
 
-def _factors(per_layer, **kwargs):
+def _factors(per_layer, chains=None, **kwargs):
     """By what the harm of the smallest option is multiplied, by layer."""
     decisions, harms, steps = _measured(per_layer, **kwargs)
-    updated = evidence.updated_harms(decisions, harms, steps)
+    updated = evidence.updated_harms(decisions, harms, steps, chains)
     return dict(zip(per_layer, updated[:, 0], strict=True))
 
 
@@ -61,6 +61,32 @@ class TestUpdatedHarms:
     def test_uncertain_differences_change_nothing(self):
         found = _factors({"a": 0.02, "b": 0.0, "c": 0.03}, noise=0.5)
         assert set(found.values()) == {1.0}
+
+    def test_layers_in_a_row_say_together_what_one_alone_could_not(self):
+        slopes = {"a": 0.4, "b": 0.5, "c": 0.45, "x": 0.075, "y": 0.075}
+        assert set(_factors(slopes).values()) == {1.0}
+        found = _factors(slopes, chains={"x": 3, "y": 3})
+        assert max(found["x"], found["y"]) < 0.6 and found["a"] == found["b"] == found["c"] == 1.0
+        found = _factors(slopes, chains={"a": 0, "x": 0})
+        assert set(found.values()) == {1.0}
+
+    def test_one_of_a_row_that_matters_does_not_raise_the_others(self):
+        slopes = {"a": 0.1, "b": 0.1, "c": 0.1, "exact": 5.0}
+        found = _factors(slopes, chains={"c": 2, "exact": 2})
+        assert found["c"] == 1.0 and found["exact"] > 15
+
+    def test_a_second_round_that_says_more_of_the_same_is_compared_with_the_prior(self):
+        decisions, prior, _ = _measured({"a": 0.5, "b": 0.5, "x": 0.0})
+        harms = prior * np.array([[1.0], [1.0], [0.3]])  # by the first round
+        bases = np.ones((3, 3), int)
+
+        def second(slope):
+            losses = _losses((0.5, 0.5, slope), 0.001)
+            steps = evidence.steps_between(decisions, harms, bases, losses, prior)
+            return evidence.updated_harms(decisions, harms, steps)[2, 0]
+
+        assert second(0.02) < 0.15
+        np.testing.assert_allclose([second(0.08), second(0.4)], 0.3)
 
     def test_steps_up_count_only_if_they_gain_more(self):
         decisions, harms, steps = _measured({"a": 0.2, "b": 0.2, "c": 0.2}, kind="bits")

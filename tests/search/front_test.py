@@ -107,7 +107,7 @@ class TestSearchFront:
 class TestRetarget:
     def test_another_budget_and_nothing_else(self):
         search = _search("3KiB")
-        z = np.eye(search.state.options, dtype=np.float32)[np.zeros(len(search._rows), int)][None]
+        z = np.eye(search.state.options, dtype=np.float32)[np.zeros(len(search.rows), int)][None]
         before = search.cost_ratios(z).numpy()
         search.retarget(udc_tf.Flash("6KiB"))
         np.testing.assert_allclose(search.cost_ratios(z).numpy(), before / 2, rtol=1e-5)

@@ -113,7 +113,7 @@ def test_an_interrupted_run_listens_as_it_would_have(searched, tmp_path):
 def test_a_look_at_the_loss_leaves_the_network_as_it_was(searched):
     kept = [*searched.network.variables, *searched.metrics_variables]
     before, start = [v.numpy() for v in kept], searched.state.start.numpy()
-    setting_out.listen(searched, rounds=1)
+    setting_out.listen(searched, number=0, rounds=1)
     for variable, value in zip(kept, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value, err_msg=variable.path)
     assert (searched.state.start.numpy() != start).any()
@@ -124,6 +124,19 @@ def test_only_what_can_be_afforded_is_measured(searched):
     short = _search(evidence=1e-3)
     short.state.planned.assign(96)
     short.labelled = searched.labelled
-    assert setting_out.affordable_batches(short) == 0
+    assert setting_out.affordable_batches(short) < 0.1
     assert setting_out.moments(short)[0] == short.state.warmup_steps()
     assert len(setting_out.moments(short)) == 2
+
+
+def test_a_short_run_puts_rounds_together_until_there_is_enough_to_hear(searched):
+    planned = searched.state.planned.numpy()
+    searched.state.planned.assign(24)  # each of three rounds may take one batch of 16 images
+    assert len(setting_out.moments(searched)) == 4
+    heard = []
+    for number in (1, 2):
+        searched.set_out()
+        setting_out.listen(searched, number, rounds=3)
+        heard.append(bool((searched.state.start.numpy() != searched.state.guess.numpy()).any()))
+    searched.state.planned.assign(planned)
+    assert heard == [True, False]

@@ -84,8 +84,9 @@ class TestMixedPrecision:
             raise KeyError
         assert {layer.compute_dtype for layer in tiny.layers} == {"float32"}
 
-    def test_the_file_is_exact(self, tmp_path):
-        with global_policy("mixed_float16"):
+    @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+    def test_the_file_is_exact(self, policy, tmp_path):
+        with global_policy(policy):
             tiny = udc_tf.compact(networks.small_cnn(), bits=4, nonzeros=0.5)
             stages = udc_tf.Stages(epochs=3, alpha=0.8)
             history = udc_tf.finetune(tiny, (_X, _Y), stages=stages, batch_size=16, verbose=0)

@@ -102,15 +102,41 @@ def test_an_epoch_goes_on_where_the_one_before_ended(training):
     _assert_same(ends, never_ends)
 
 
-def test_a_part_for_validation():
+def test_several_steps_at_once(training, plain):
+    _assert_same(training(_KNOWN, compiled={"steps_per_execution": 3}), plain)
+
+
+def test_gradients_are_clipped(training, plain):
+    rate, clip = 0.1, 1e-5
+    clipped = keras.optimizers.SGD(rate, clipvalue=clip)
+    trained = training(_KNOWN, compiled={"optimizer": clipped})
+    begin = _model().get_layer("head").kernel.numpy()
+    near, far = (
+        np.abs(next(v for v in variables if v.shape == begin.shape) - begin).max()
+        for variables, *_ in (trained, plain)
+    )
+    steps = 9
+    assert 0 < near <= 1.1 * steps * rate * clip < far
+
+
+def test_a_part_for_validation(training):
     given = (_X[36:], _Y[36:])
-    split = _TRAININGS["finetuning"](_X, _Y, validation_split=0.25)
-    apart = _TRAININGS["finetuning"](_X[:36], _Y[:36], validation_data=given)
+    split = training(_X, _Y, validation_split=0.25)
+    apart = training(_X[:36], _Y[:36], validation_data=given)
     assert split[1]["val_loss"] == apart[1]["val_loss"]
     _assert_same(split, apart)
 
 
-def test_averages_of_the_optimizer_become_the_weights():
+def test_averages_of_the_optimizer_become_the_weights_of_a_search():
+    def moved(**arguments):
+        optimizer = keras.optimizers.SGD(0.1, **arguments)
+        kernel = _TRAININGS["search"](_KNOWN, compiled={"optimizer": optimizer})[0][0]
+        return np.abs(kernel - _model().get_layer("head").kernel.numpy()).max()
+
+    assert moved(use_ema=True, ema_momentum=0.999) < 0.5 * moved()
+
+
+def test_averages_of_the_optimizer_become_the_weights_of_finetuning():
     def moved(**arguments):
         optimizer = keras.optimizers.SGD(0.1, **arguments)
         norms = _TRAININGS["finetuning"](_KNOWN, compiled={"optimizer": optimizer})[1]

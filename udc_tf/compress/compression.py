@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 from absl import logging
 
 from udc_tf.compress.compress_settings import CompressSettings
@@ -15,6 +16,7 @@ from udc_tf.compress.examples import checked_labels, take_examples, trained_mode
 from udc_tf.compress.put_back_norms import with_norms
 from udc_tf.cost.priced_network import Plan
 from udc_tf.cost.targets import Target
+from udc_tf.quantize.plain_numbers import is_number
 from udc_tf.search.front import folder_name
 from udc_tf.search.make import checked_targets, problem_of
 from udc_tf.search.space import SearchSpace
@@ -134,6 +136,7 @@ def compress_front(
     ```
     """
     begun = time.process_time()
+    _require_plain(seconds, seed, settings, workdir)
     until = None if seconds is None else time.monotonic() + seconds
     wanted = [checked_targets(target) for target in targets]
     if not wanted:
@@ -163,6 +166,17 @@ def compress_front(
         compressor.compressed(problem, folder)
         for problem, folder in zip(problems, folders, strict=True)
     ]
+
+
+def _require_plain(seconds: Any, seed: Any, settings: Any, workdir: Any) -> None:
+    if seconds is not None and not (is_number(seconds) and seconds > 0):
+        raise ValueError(f"`seconds` must be a number above zero, or None. Received: {seconds!r}")
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise ValueError(f"`seed` must be a whole number, at least 0. Received: {seed!r}")
+    if settings is not None and not isinstance(settings, CompressSettings):
+        raise ValueError(f"`settings` must be udc_tf.CompressSettings(...). Received: {settings!r}")
+    if workdir is not None and Path(workdir).exists() and not Path(workdir).is_dir():
+        raise ValueError(f"`workdir` must be a folder. Received: {str(workdir)!r}, a file")
 
 
 def _checked_space(space: SearchSpace | None) -> SearchSpace:

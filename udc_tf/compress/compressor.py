@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import importlib
 import json
 import os
 import time
@@ -16,6 +15,7 @@ import numpy as np
 from udc_tf.compact.architecture import get_layer_weights
 from udc_tf.compact.build import Compactor, Configuration, LayerChoice, carry_weights
 from udc_tf.compress import fisher, sensitivity
+from udc_tf.compress.compiled_trials import Trials
 from udc_tf.compress.compress_settings import CompressSettings
 from udc_tf.compress.integer_program import Choice, OutOfReachError, choose
 from udc_tf.compress.kept_compression import (
@@ -28,23 +28,21 @@ from udc_tf.compress.kept_compression import (
 )
 from udc_tf.compress.output_divergence import Divergence
 from udc_tf.compress.output_matching import match_outputs
-from udc_tf.compress.prices import Prices, option_numbers, prices_of
+from udc_tf.compress.prices import Prices, option_numbers
 from udc_tf.compress.sensitivity import Sensitivities
 from udc_tf.compress.storage_options import Option, options_of
 from udc_tf.compress.walk import Walk
 from udc_tf.compress.weight_fitting import fit_weights
-from udc_tf.cost.targets import Flash
 from udc_tf.files import DamagedFileError, read_json, replaced_atomically
 from udc_tf.finetune.double_rounding import match_double_rounding
 from udc_tf.finetune.whole_biases import make_biases_whole
 from udc_tf.graph.conversion import keep_output_names, layer_weights, safe_name
 from udc_tf.search.extract import describe_choice
-from udc_tf.search.problem import SearchProblem, accelerators_of
+from udc_tf.search.problem import SearchProblem
 from udc_tf.search.repair import Budget
 
 _ROUNDS = 6
 _ENOUGH = 0.985  # of the budget: what a further round would hardly improve
-_MARGIN = 0.003  # of the budget, that is left free after a file that was too large
 _FISHER_EXAMPLES = 128
 _BATCH = 64
 
@@ -101,7 +99,7 @@ class Compressor:
         self._options = options_of(problem.plan)
         self._divergence = Divergence(self._original, are_logits=classes is not None)
         self._kept: Sensitivities | None = None
-        self._overhead: float | None = None
+        self._trials = Trials(self._options, self._built, self._inputs)
         self._wanted = self._outputs(self._original)
         if all(np.ptp(y, axis=0).max() == 0 for y in self._wanted):
             raise ValueError(
@@ -120,7 +118,10 @@ class Compressor:
             self._progress.say(f"compress: done before, {folder}")
             return tiny
         self.require_reachable(problem)  # before anything is kept
-        sensitivities, prices = self._sensitivities(), self._prices(problem, self._entropies())
+        sensitivities, prices = (
+            self._sensitivities(),
+            self._trials.prices(problem, self._entropies()),
+        )
         self._keep_sensitivities()
         found, rounds = self._within(problem, prices, sensitivities)
         found = self._matched(problem, found)
@@ -213,68 +214,48 @@ class Compressor:
     def require_reachable(self, problem: SearchProblem) -> None:
         """Raises a `ValueError` if no choice is inside the targets."""
         nothing = {name: [0.0] * len(row) for name, row in self._options.items()}
-        prices = self._prices(problem, nothing)
+        prices = self._trials.prices(problem, nothing)
         if any(p.smallest > p.budget for p in prices):  # without any weights: measure nothing more
             raise _out_of_reach(problem, prices)
         sensitivities = self._sensitivities()
-        self._best_choice(problem, self._prices(problem, self._entropies()), sensitivities)
+        self._best_choice(problem, self._trials.prices(problem, self._entropies()), sensitivities)
 
     def _entropies(self) -> dict[str, Sequence[float]]:
         layers = self._sensitivities().layers
         return {n: layers[safe_name(n)].entropies for n in self._options}
 
-    def _prices(
-        self, problem: SearchProblem, entropies: Mapping[str, Sequence[float]]
-    ) -> list[Prices]:
-        """The prices, with what commands, scales and container really take: one compile tells."""
-        prices = prices_of(problem, self._options, entropies)
-        if not any(p.is_flash for p in prices):
-            return prices
-        if self._overhead is None:
-            network = self._built({n: LayerChoice(8) for n in self._options})
-            device = accelerators_of(problem.targets)[0]
-            size, stored = self._compiled(network, device, problem.allow_cpu)
-            self._overhead = size - sum(stored)
-        return [
-            dataclasses.replace(p, constant=self._overhead) if p.is_flash else p for p in prices
-        ]
-
     def _within(
         self, problem: SearchProblem, prices: list[Prices], sensitivities: Sensitivities
     ) -> tuple[_Fitted, int]:
-        budgets = _flash_budgets(problem)
-        accelerators = accelerators_of(problem.targets)
         best: _Fitted | None = None
         tried: set[tuple[int, ...]] = set()
+        said = ""
         for _ in range(_ROUNDS):
             choice = self._best_choice(problem, prices, sensitivities)
             if choice.options in tried:
                 break
             tried.add(choice.options)
             network = self._fitted(choice, sensitivities)
-            if not budgets:
+            trial = self._trials.of(problem, network)
+            if trial is None:
                 best = _Fitted(network, choice, None)
                 break
-            size, stored = self._compiled(network, accelerators[0], problem.allow_cpu)
-            self._progress.say(f"compress: {size:,} bytes compiled, budget {min(budgets):,.0f}")
-            if size <= min(budgets) and (best is None or choice.harm < best.choice.harm):
-                best = _Fitted(network, choice, size)
-            if _ENOUGH * min(budgets) <= size <= min(budgets):
+            said = trial.describe()
+            self._progress.say(f"compress: compiled, {said}")
+            if trial.holds and (best is None or choice.harm < best.choice.harm):
+                best = _Fitted(network, choice, trial.flash_bytes)
+            if trial.holds and trial.use >= _ENOUGH:
                 break
-            prices = [
-                p.corrected(choice.options, stored, size, _MARGIN if size > p.budget else 0.0)
-                if p.is_flash
-                else p
-                for p in prices
-            ]
+            prices = self._trials.corrected(prices, choice, trial)
         if best is None:
             raise ValueError(
-                f"No compiled network was inside the budget after {len(tried)} of them; search for "
-                f"a smaller one (udc_tf.make_searchable). Received: {min(budgets):,.0f} bytes"
+                f"None of {len(tried)} compiled networks was inside the targets; search for a "
+                f"smaller one (udc_tf.make_searchable). Received: at last {said}"
             )
-        ratio = Budget(problem.bound).ratio(option_numbers(problem.plan, self._chosen(best.choice)))
-        if not budgets and ratio > 1:
-            raise ValueError(f"The targets do not hold together. Received: {ratio:.1%} of them")
+        if trial is None:
+            chosen = option_numbers(problem.plan, self._chosen(best.choice))
+            if (ratio := Budget(problem.bound).ratio(chosen)) > 1:
+                raise ValueError(f"The targets do not hold together. Received: {ratio:.1%} of them")
         return best, len(tried)
 
     def _matched(self, problem: SearchProblem, found: _Fitted) -> _Fitted:
@@ -300,13 +281,12 @@ class Compressor:
                 continue
             make_biases_whole(network)
             match_double_rounding(network)
-            if found.flash_bytes is None:
+            trial = self._trials.of(problem, network)
+            if trial is None:
                 return found
-            device, limit = accelerators_of(problem.targets)[0], min(_flash_budgets(problem))
-            size, _ = self._compiled(network, device, problem.allow_cpu)
-            self._progress.say(f"compress: {size:,} bytes with matched outputs")
-            if size <= limit:
-                return dataclasses.replace(found, flash_bytes=size)
+            self._progress.say(f"compress: with matched outputs, {trial.describe()}")
+            if trial.holds:
+                return dataclasses.replace(found, flash_bytes=trial.flash_bytes)
             network.set_weights(before)
         return found
 
@@ -327,15 +307,6 @@ class Compressor:
             self._progress,
         )
         return network
-
-    def _compiled(
-        self, network: keras.Model, accelerator: str, allow_cpu: bool
-    ) -> tuple[int, list[float]]:
-        compiled_sizes = importlib.import_module("udc_tf.export.trial_compile").compiled_sizes
-        size, stored = compiled_sizes(
-            network, [x[:8] for x in self._inputs], accelerator, allow_cpu
-        )
-        return size, [float(stored.get(safe_name(n), 0)) for n in self._options]
 
     def _built(self, layers: Mapping[str, LayerChoice]) -> keras.Model:
         """The compact network of these layers, all others in float, with the original's weights."""
@@ -358,10 +329,6 @@ class Compressor:
         if self._classes is None:
             return None
         return float((outputs[0].argmax(axis=-1) == self._classes).mean())
-
-
-def _flash_budgets(problem: SearchProblem) -> list[float]:
-    return [t.budget for t in problem.targets if isinstance(t, Flash)]
 
 
 def _out_of_reach(problem: SearchProblem, prices: Sequence[Prices]) -> ValueError:

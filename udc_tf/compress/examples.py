@@ -8,11 +8,13 @@ from typing import Any
 import keras
 import numpy as np
 
+from udc_tf.graph.traceable import as_functional
 from udc_tf.saved_models import load_model
 from udc_tf.training.batch_norm import batch_norm_layers
 from udc_tf.training.divergence import not_finite
 
 _FEWEST = 8
+_LARGEST = 1e9  # in single precision, sums of squares of what is larger are not finite
 _REMEDY = "save the trained model anew"
 
 
@@ -29,6 +31,7 @@ def trained_model(model: keras.Model | str | os.PathLike) -> keras.Model:
         model = load_model(path, _REMEDY)
     if not isinstance(model, keras.Model):
         raise ValueError(f"A Keras model is needed, or its file. Received: {model!r}")
+    as_functional(model)  # refuses subclassed ones
     if (bad := not_finite(model)) is not None:
         raise ValueError(
             f"A trained model has finite weights; train anew with a smaller learning rate. "
@@ -72,9 +75,19 @@ def take_examples(model: keras.Model, data: Any, most: int) -> list[np.ndarray]:
     except errors.ExportError as error:
         raise ValueError(str(error)) from error
     count = len(found[0])
+    if any(len(x) != count for x in found):
+        raise ValueError(
+            "All inputs must have the same number of examples. Received: "
+            f"{', '.join(str(len(x)) for x in found)}"
+        )
     if count < _FEWEST:
         raise ValueError(
             f"At least {_FEWEST} examples are needed, some hundred are better. Received: {count}"
+        )
+    if (largest := max(float(np.abs(x).max()) for x in found)) > _LARGEST:
+        raise ValueError(
+            f"Examples must be scaled as in training, and below {_LARGEST:.0e}. Received: up to "
+            f"{largest:.1e}"
         )
     if all((x == x[:1]).all() for x in found):
         raise ValueError(
@@ -95,7 +108,7 @@ def checked_labels(model: keras.Model, labels: Any, count: int) -> np.ndarray | 
     found = np.asarray(labels)
     if found.ndim == 2 and found.shape[1] == 1:
         found = found[:, 0]
-    outputs = keras.tree.flatten(model.output)
+    outputs = model.outputs  # a Sequential model that was loaded has no `output`
     classes = outputs[0].shape[-1] if len(outputs) == 1 and len(outputs[0].shape) == 2 else None
     if classes is None:
         raise ValueError(

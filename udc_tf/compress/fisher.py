@@ -7,7 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from udc_tf.compress.output_divergence import Divergence
-from udc_tf.layers.inventory import kernel_layers
+from udc_tf.layers.activation_quantizer import settled
+from udc_tf.layers.inventory import activation_quantizers, kernel_layers
 
 _BATCH = 16
 
@@ -24,7 +25,7 @@ def channel_importance(
     layers = [x for x in kernel_layers(network) if len(x._inbound_nodes) == 1]
     taps = keras.Model(network.inputs, [[x.output for x in layers], network.outputs])
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(autograph=False, reduce_retracing=True)
     def squares(batch: list[tf.Tensor], noise: list[tf.Tensor]) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch(batch)
@@ -43,7 +44,8 @@ def channel_importance(
         batch = [tf.convert_to_tensor(x[start : start + _BATCH]) for x in inputs]
         shapes = [(len(batch[0]), *(n or 1 for n in o.shape[1:])) for o in network.outputs]
         noise = [tf.constant(rng.normal(size=shape), tf.float32) for shape in shapes]
-        found = squares(batch, noise)
+        with settled(activation_quantizers(network)):
+            found = squares(batch, noise)
         sums = [a + f.numpy() for a, f in zip(sums, found, strict=True)]
     importance = {x.name: np.asarray(s / (2 * count)) for x, s in zip(layers, sums, strict=True)}
     for layer in kernel_layers(network):

@@ -15,12 +15,14 @@ import numpy as np
 import tensorflow as tf
 
 from udc_tf.compress.output_divergence import Divergence
+from udc_tf.layers.activation_quantizer import settled
 from udc_tf.layers.compact_kernels import CompactKernel
-from udc_tf.layers.inventory import kernel_layers
+from udc_tf.layers.inventory import activation_quantizers, kernel_layers
 
 _RATE = 0.02  # of a weight's step; a step is what Adam moves a variable by, at most
 _UNIT = 0.5  # of a channel's deviation: what counts for a bias as a step does for a weight
 _BATCH = 32
+_NEAR = 1e-4  # a divergence that nobody would notice
 _JUDGES = 8  # one example of so many is not learned from: it says whether the result is better
 
 
@@ -60,13 +62,17 @@ def match_outputs(
     if not units:
         return False
     distance = _distance(network, original, judges, divergence)
+    if distance < _NEAR:
+        return False
     step = _Step(network, original, divergence, steps, units)
     rng = np.random.default_rng(seed)
-    for number in range(steps):
-        if until is not None and time.monotonic() > until:
-            break
-        step(_mixed(inputs, rng))
-        progress("outputs of the whole network", (number + 1) / steps)
+    quantizers = [q for m in (network, original) for q in activation_quantizers(m)]
+    with settled(quantizers):
+        for number in range(steps):
+            if until is not None and time.monotonic() > until:
+                break
+            step(_mixed(inputs, rng))
+            progress("outputs of the whole network", (number + 1) / steps)
     if _distance(network, original, judges, divergence) < distance:
         return True
     network.set_weights(before)
@@ -114,7 +120,7 @@ class _Step:
         self._optimizer = keras.optimizers.Adam(rate)
         self._optimizer.build(self._moved)
         self._network, self._original, self._divergence = network, original, divergence
-        self._compute = tf.function(self._apply, reduce_retracing=True)
+        self._compute = tf.function(self._apply, autograph=False, reduce_retracing=True)
 
     def __call__(self, batch: list[tf.Tensor]) -> None:
         self._compute(batch)

@@ -12,6 +12,8 @@ from udc_tf.cost.targets import BoundTarget, Flash
 from udc_tf.search.problem import SearchProblem
 
 _CODER = 1.05  # what Vela's coder takes over the entropy of ordinary layers
+_LEAST = 0.95  # of what largest weights take: those that data choose may take a little less
+_COPIES = 1.8  # times what is computed: more than an error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +60,34 @@ class Prices:
             layers=layers,
             budget=self.budget * (1 - margin),
         )
+
+    def scaled(self, chosen: Sequence[int], found: float, margin: float = 0.0) -> "Prices":
+        """As a compiled network of chosen options has it, of which only the sum is known."""
+        factor = found / max(self.of(chosen), 1.0)
+        return dataclasses.replace(
+            self,
+            constant=self.constant * factor,
+            layers=tuple(prices * factor for prices in self.layers),
+            budget=self.budget * (1 - margin),
+        )
+
+    def seen(self, least: Sequence[float], most: Sequence[float]) -> "Prices":
+        """With what each layer takes in the files of the smallest and of the largest network.
+
+        No option takes less than the least. Where both take several times what is computed, the
+        file has copies of the weights, as it may of a layer that is called several times.
+        """
+        layers = []
+        for prices, low, high in zip(self.layers, least, most, strict=True):
+            low = _LEAST * low
+            copies = min(high / max(float(prices.max()), 1.0), low / max(float(prices.min()), 1.0))
+            layers.append(np.maximum(prices * (copies if copies > _COPIES else 1.0), low))
+        return dataclasses.replace(self, layers=tuple(layers))
+
+    def without_options(self, found: float) -> "Prices":
+        """Of a target that all options keep."""
+        layers = tuple(np.zeros_like(prices) for prices in self.layers)
+        return dataclasses.replace(self, constant=found, layers=layers)
 
 
 def prices_of(

@@ -11,7 +11,8 @@ import keras
 import numpy as np
 
 from udc_tf.graph.layer_rules import absorbed
-from udc_tf.graph.trace import Graph, as_functional, settle_normalizations, trace
+from udc_tf.graph.trace import Graph, trace
+from udc_tf.graph.traceable import as_functional, settle_normalizations
 from udc_tf.graph.uses import Uses
 
 _CONVOLUTIONS = (

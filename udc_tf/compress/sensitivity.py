@@ -23,8 +23,9 @@ from udc_tf.compress.output_divergence import Divergence
 from udc_tf.compress.storage_options import Option
 from udc_tf.compress.walk import Call, Walk
 from udc_tf.graph.folds import folds
-from udc_tf.layers.activation_quantizer import ActivationQuantizer
+from udc_tf.layers.activation_quantizer import ActivationQuantizer, settled
 from udc_tf.layers.compact_kernels import CompactKernel
+from udc_tf.layers.inventory import activation_quantizers
 
 _PROBED = (0.2, 0.5)  # of the options in the order of their errors
 _BATCH = 64
@@ -133,7 +134,8 @@ def measure(
             ranges[layer.name] = min(low, before[0]), max(high, before[1])
         if not isinstance(layer, CompactKernel) or call.again:
             return
-        matrix, mean = matrix_of(layer, layer, call.inputs[0], None, importance, norms)
+        given = shared.get(layer.name, call.inputs[0])
+        matrix, mean = matrix_of(layer, layer, given, None, importance, norms)
         rounded = rounded_all(matrix, options[layer.name])
         errors[layer.name] = np.array([matrix.error(r) for r in rounded])
         entropies[layer.name] = tuple(_entropy(r) for r in rounded)
@@ -148,11 +150,14 @@ def measure(
         ]
         progress("errors of all options", len(errors) / len(options))
 
-    Walk(original, original).run(inputs, visit)
+    walk = Walk(original, original)
+    shared = walk.shared_inputs(inputs)
+    walk.run(inputs, visit)
     effects: dict[str, list[tuple[float, float]]] = {}
     if probe_examples:
         few = [x[:probe_examples] for x in inputs]
-        effects = _effects(original, probes, norms, few, divergence, until, progress)
+        with settled(activation_quantizers(original)):
+            effects = _effects(original, probes, norms, few, divergence, until, progress)
     every = [pair for pairs in effects.values() for pair in pairs] or [(1.0, 1.0)]
     typical = float(np.exp(np.mean([np.log(effect / error) for error, effect in every])))
     layers = {
@@ -177,10 +182,9 @@ def matrix_of(
     follow: bool = False,
 ) -> tuple[Matrix, np.ndarray]:
     """A layer's kernel with the moments of its inputs, and the mean of these."""
-    found = input_moments.measure(layer, inputs, original_inputs)
     norm = norms.get(layer.name)
-    if norm is not None or layer.bias is not None:
-        found = found.centred()  # what changes in the mean will be corrected
+    corrected = norm is not None or layer.bias is not None  # then what changes in the mean
+    found = input_moments.measure(layer, inputs, original_inputs, centred=corrected)
     weights = to_matrix(layer, keras.ops.convert_to_numpy(original.theta)).astype(np.float64)
     matrix = Matrix.of(weights, found, importance[layer.name], norm is not None, follow)
     return matrix, found.mean
@@ -216,7 +220,9 @@ def _effects(
     progress: Progress,
 ) -> dict[str, list[tuple[float, float]]]:
     """Layer -> what was computed and what is measured at the outputs, for each of its probes."""
-    run = tf.function(lambda batch: network(batch, training=False), reduce_retracing=True)
+    run = tf.function(
+        lambda batch: network(batch, training=False), autograph=False, reduce_retracing=True
+    )
 
     def outputs() -> list[np.ndarray]:
         parts = []

@@ -15,6 +15,7 @@ import numpy as np
 from keras import tree
 
 from udc_tf.graph.trace import Graph, Node, TensorRef, trace
+from udc_tf.layers.compact_kernels import CompactKernel
 
 _BATCH = 64
 _MOST_BYTES = 1 << 29  # of tensors that are kept, in each of the networks
@@ -47,6 +48,9 @@ class Walk:
     Args:
         network: as `Compactor` builds it.
         original: another one of the same structure, or the same one.
+
+    Attributes:
+        calls: of each layer, by name.
     """
 
     def __init__(self, network: keras.Model, original: keras.Model):
@@ -54,11 +58,31 @@ class Walk:
         self._layers = {layer.name: layer for layer in network.layers}
         self._originals = {layer.name: layer for layer in original.layers}
         self._same = network is original
+        self.calls = collections.Counter(node.name for node in self._graph.nodes)
 
     def most_examples(self) -> int:
         """With how many examples the kept tensors stay within bounds."""
         size = 4 * _largest_kept(self._graph)
         return max(1, _MOST_BYTES // max(size, 1))
+
+    def shared_inputs(self, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """What layers get that are called more than once: of each call, its share of the examples.
+
+        The first step of a recurrent layer has a state of zeros, which says nothing of the others.
+        """
+        found: dict[str, list[np.ndarray]] = {
+            name: []
+            for name, count in self.calls.items()
+            if count > 1 and isinstance(self._layers.get(name), CompactKernel)
+        }
+
+        def visit(call: Call) -> None:
+            if (parts := found.get(call.name)) is not None:
+                parts.append(call.inputs[0][len(parts) :: self.calls[call.name]])
+
+        if found:
+            self.run(inputs, visit)
+        return {name: np.concatenate(parts) for name, parts in found.items()}
 
     def run(
         self, inputs: Sequence[np.ndarray], visit: Callable[[Call], None]

@@ -51,8 +51,11 @@ def fit_weights(
     Returns:
         The outputs of both, as they are computed on the way.
     """
-    fitter = _Fitter(network, options, sensitivities, settings, progress)
-    outputs = Walk(network, original).run(inputs, fitter.visit)
+    walk = Walk(network, original)
+    is_shared = max(walk.calls.values()) > 1
+    shared = Walk(original, original).shared_inputs(inputs) if is_shared else {}
+    fitter = _Fitter(network, options, sensitivities, settings, walk.calls, shared, progress)
+    outputs = walk.run(inputs, fitter.visit)
     for quantizer in activation_quantizers(network):
         quantizer.tracking.assign(0.0)
     make_biases_whole(network)
@@ -67,9 +70,12 @@ class _Fitter:
         options: Mapping[str, Option],
         sensitivities: Sensitivities,
         settings: CompressSettings,
+        calls: Mapping[str, int],
+        shared: Mapping[str, np.ndarray],
         progress: Progress,
     ):
         self._options, self._settings, self._progress = options, settings, progress
+        self._calls, self._shared = calls, shared
         self._importance, self._ranges = sensitivities.importance, sensitivities.ranges
         self._norms: dict[str, Any] = {f.kernel.name: f.batch_norm for f in folds(network)}
         self._folded = {norm.name for norm in self._norms.values() if norm is not None}
@@ -89,11 +95,14 @@ class _Fitter:
 
     def _fit_kernel(self, call: Call) -> None:
         layer, original, how = call.layer, call.original, self._settings
+        # Of a layer that is called several times, all calls: what later ones get is not known yet.
+        inputs = self._shared.get(layer.name, call.inputs[0])
+        wanted_inputs = self._shared.get(layer.name, call.original_inputs[0])
         matrix, _ = matrix_of(
             layer,
             original,
-            call.inputs[0],
-            call.original_inputs[0],
+            inputs,
+            wanted_inputs,
             self._importance,
             self._norms,
             how.follow and how.reconstruct,
@@ -106,15 +115,16 @@ class _Fitter:
         set_weights(layer, rounded, self._norms.get(layer.name))
         if self._norms.get(layer.name) is None and layer.bias is not None and how.corrections:
             before = to_matrix(layer, keras.ops.convert_to_numpy(original.theta))
-            wanted = _mean_output(call.original_inputs[0], layer, before)
-            given = _mean_output(call.inputs[0], layer, rounded.weights)
+            wanted = _mean_output(wanted_inputs, layer, before)
+            given = _mean_output(inputs, layer, rounded.weights)
             layer.bias.assign(original.bias.numpy() + wanted - given)
 
     def _fit_range(self, quantizer: ActivationQuantizer, values: np.ndarray) -> None:
         quantizer.enabled.assign(1.0)
         if quantizer.fixed_range is not None:
             return
-        if quantizer.hold_peaks:  # what joins it later is not known yet
+        # What joins it later is not known yet.
+        if quantizer.hold_peaks or self._calls[quantizer.name] > 1:
             quantizer.set_range(*self._ranges[quantizer.name])
         elif self._settings.fitted_ranges:
             quantizer.set_range(*least_error_range(values))

@@ -20,9 +20,9 @@ def parse_unit(value: str | int | float, unit: str) -> float:
         match = re.fullmatch(rf"\s*([0-9]+\.?[0-9]*)\s*([umkMG]?){unit}\s*", str(value))
         number = float(match[1]) * _PREFIXES[match[2]] if match else 0.0
     if not 0 < number < float("inf"):
+        example = "'400MHz'" if unit == "Hz" else f"'5m{unit}'"
         raise ValueError(
-            f"A positive number with a unit was expected, such as '5m{unit}' or '2M{unit}'. "
-            f"Received: {value!r}"
+            f"A positive number with a unit was expected, such as {example}. Received: {value!r}"
         )
     return number
 

@@ -201,7 +201,8 @@ class BoundFlash:
 # written as several operators has no weights in most of them, so that it counts as fewer.
 _OPERATIONS: dict[str | None, int] = {
     None: 0,
-    **{"SOFTMAX": 10, "BATCH_MATMUL": 7, "SILU": 2, "TANH_SHRINK": 2, "SPARSE_PLUS": 2},
+    **{"SOFTMAX": 10, "BATCH_MATMUL": 7, "DEPTHWISE_CHANNELS": 7},
+    **{"SILU": 2, "TANH_SHRINK": 2, "SPARSE_PLUS": 2},
     **{"SOFT_SHRINK": 2, "CELU": 2, "GELU": 3, "SELU": 3, "SOFTSIGN": 3, "SQUAREPLUS": 3},
     **{"SOFTPLUS": 4, "LOG_SIGMOID": 4, "MISH": 5},
 }

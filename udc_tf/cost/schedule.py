@@ -180,6 +180,11 @@ def in_place(step: Step, tensors: Sequence[Tensor], now: int) -> bool:
     )
 
 
+def within_the_last(step: Step, last: Step) -> bool:
+    """Whether an Ethos-U85 runs an operator within the one before, a convolution that it reads."""
+    return step.operator in _IN_PLACE and last.layer is not None and last.output in step.inputs
+
+
 def _image(ref: TensorRef) -> tuple[int, int]:
     """Height and width; one-dimensional data are images of one row."""
     spatial = [n or 0 for n in ref.shape[1:-1]]

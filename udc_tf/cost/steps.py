@@ -9,6 +9,7 @@ stage has its own pace, and so has the memory that weights come from.
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,8 @@ class StepCosts:
         self._flash = BoundFlash(self.maps, model.size)
         steps = plan.steps
         self._kernel = np.asarray([s.layer is not None for s in steps], np.float32)
+        mixing = [s.layer is not None and plan.layers[s.layer].inputs is not None for s in steps]
+        self._mixing = np.asarray(mixing, np.float32)
         self._layer = np.asarray([s.layer or 0 for s in steps])
         self._part = np.asarray([s.part or 0 for s in steps])
         self._output = np.asarray([s.output for s in steps])
@@ -109,6 +112,10 @@ class StepCosts:
         if not self._means.any():
             return encoded
         return encoded + self._means * take(counts.part_channels, self._part)
+
+    def outputs(self, counts: Counts) -> Any:
+        """Channels that each step's kernel makes from all of its inputs, [..., steps]; else 0."""
+        return self._mixing * take(counts.outputs, self._layer)
 
     def formula(self, counts: Counts) -> Any:
         """Cycles of each step by the formula alone, [..., steps]."""
@@ -171,6 +178,16 @@ def take(values: Any, indices: np.ndarray) -> Any:
     if isinstance(values, np.ndarray):
         return values[..., indices]
     return tf.gather(values, indices, axis=-1)
+
+
+def take_or_none(values: Any, indices: Sequence[int | None]) -> Any:
+    """Entries along the last axis; 0 where there is none.
+
+    >>> take_or_none(np.array([5.0, 6.0]), [1, None]).tolist()
+    [6.0, 0.0]
+    """
+    there = np.asarray([index is not None for index in indices], np.float32)
+    return there * take(values, np.asarray([index or 0 for index in indices]))
 
 
 def larger(one: Any, other: Any) -> Any:

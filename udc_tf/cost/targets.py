@@ -61,6 +61,12 @@ class Bound:
     def cost(self, counts: Counts) -> Any:
         return self.priced.cost(counts)
 
+    @property
+    def is_peak(self) -> bool:
+        """Whether the cost is the largest of several."""
+        priced = self.priced
+        return priced.is_peak if isinstance(priced, Bound) else hasattr(priced, "peaks")
+
     def peaks(self, counts: Counts) -> Any:
         """What must be inside the budget, one by one, [..., peaks]; the cost is the largest."""
         several = getattr(self.priced, "peaks", None)

@@ -22,8 +22,8 @@ from udc_tf.quantize.rounding import first_rounding_of_mean, first_roundings
 def match_double_rounding(network: keras.Model) -> int:
     """Lets the activation quantizers behind kernels and means round as the int8 network will.
 
-    Quantizers whose range several tensors share, or behind inputs that are not rounded, go on
-    rounding once.
+    Quantizers whose range several tensors share, or behind inputs that are not rounded or were
+    averaged since, go on rounding once.
 
     Returns:
         How many quantizers round twice now.
@@ -55,7 +55,7 @@ def match_double_rounding(network: keras.Model) -> int:
 def _rounding(between: Fold | Mean) -> tuple[ActivationQuantizer, ActivationQuantizer] | None:
     """The quantizers of inputs and outputs, if both round and the second can do so twice."""
     source, target = between.input_quantizer, between.output_quantizer
-    if source is None or target is None or target.fractions is None:
+    if source is None or target is None or target.fractions is None or not between.whole_inputs:
         return None
     return (source, target) if source.is_rounding and target.is_rounding else None
 

@@ -109,7 +109,7 @@ def _soft_shrink(threshold: float) -> Activation:
 def _ramp(name: str, low: float, high: float, factor: float = 1, offset: float = 0) -> Activation:
     """factor * x + offset between two limits, at which 8 bits saturate."""
     if not (low <= 0 <= high and low < high):
-        why = f"limits of {low} and {high} have no int8 operator here, only such around zero"
+        why = f"limits of {low} and {high} have no int8 operator here; take some around zero"
         return Activation(name, refused=why)
     options = {"factor": factor, "offset": offset}
     return Activation(name, "RAMP", options, range=_limits(low, high), limited=True)
@@ -211,6 +211,11 @@ def of_function(function: Callable | None) -> Activation:
         if function in _FUNCTIONS:
             return _FUNCTIONS[function]
     name = getattr(function, "__name__", type(function).__name__)
+    if isinstance(function, keras.layers.Layer):
+        why = (
+            f"the layer {name} as an activation has no int8 operator here; put it behind the layer"
+        )
+        return Activation(name, mixes_channels=True, refused=why)
     instead = _INSTEAD.get(name, "take relu, gelu or silu")
     own = getattr(keras.activations, name, None) is not function
     what = f"a function of its own, {name!r}," if own else f"the activation {name!r}"
@@ -258,7 +263,8 @@ def of_layer(layer: keras.Operation, rank: int | None = None) -> Activation:
 def _relu_layer(layer: kl.ReLU) -> Activation:
     if layer.threshold:
         shape = f"a threshold of {layer.threshold}"
-        return Activation("relu", refused=f"a ReLU with {shape} has no int8 operator here")
+        why = f"a ReLU with {shape} has no int8 operator here; take one without"
+        return Activation("relu", refused=why)
     if not layer.negative_slope:
         if layer.max_value in (None, 6):
             return _RELU if layer.max_value is None else _RELU6
@@ -266,17 +272,19 @@ def _relu_layer(layer: kl.ReLU) -> Activation:
         return dataclasses.replace(_RELU, name="limited_relu", range=limits, limited=True)
     if layer.max_value is None:
         return _leaky(layer.negative_slope)
-    return Activation("relu", refused="a leaky ReLU with a maximum has no int8 operator here")
+    why = "a leaky ReLU with a maximum has no int8 operator here; take one of the two"
+    return Activation("relu", refused=why)
 
 
 def _clip(low: Any, high: Any) -> Activation:
     if not all(isinstance(limit, (int, float)) for limit in (low, high)):
-        return Activation("clip", refused="a clip without two numbers has no int8 operator here")
+        why = "a clip without two numbers has no int8 operator here; give it two numbers"
+        return Activation("clip", refused=why)
     return _ramp("clip", low, high)
 
 
 def _softmax(axis: Any, rank: int | None = None) -> Activation:
     if axis == -1 or (rank is not None and axis == rank - 1):
         return _SOFTMAX
-    why = f"a softmax over axis {axis} has no int8 operator here, only one over the last axis"
+    why = f"a softmax over axis {axis} has no int8 operator here; take axis=-1"
     return dataclasses.replace(_SOFTMAX, refused=why)

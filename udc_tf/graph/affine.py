@@ -66,9 +66,11 @@ class Affine:
         if kind == "Multiply":
             return cls(number, 0 * ones)
         if reversed_:
-            raise ValueError("a number divided by a tensor has no int8 operator here")
+            raise ValueError(
+                "a number divided by a tensor has no int8 operator here; divide by a number"
+            )
         if not number.all():
-            raise ValueError("a tensor divided by zero has no int8 operator")
+            raise ValueError("a tensor divided by zero has no int8 operator; take another number")
         return cls(1 / number, 0 * ones)
 
 
@@ -78,9 +80,9 @@ def _per_channel(constant: Any, node: Node) -> np.ndarray:
     last = values.shape[-1:] or (1,)
     if values.size not in (1, last[0]) or last[0] not in (1, node.output.shape[-1]):
         raise ValueError(
-            f"a constant of shape {values.shape} has no int8 operator here, only a number or one "
-            "number per channel"
+            f"a constant of shape {values.shape} has no int8 operator here; take a number, or one "
+            "for each channel"
         )
     if not np.isfinite(values).all():
-        raise ValueError("a constant that is not finite has no int8 operator")
+        raise ValueError("a constant that is not finite has no int8 operator; take a finite one")
     return np.ravel(values)

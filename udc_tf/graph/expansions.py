@@ -215,7 +215,7 @@ def _cannot_attend(layer: Any, shapes: Shapes) -> str | None:
 def _not_sequences(shapes: Shapes) -> str | None:
     if {len(shape) for shape in shapes} == {3}:
         return None
-    return f"attention over the shapes {list(shapes)} has no int8 operator here; take sequences"
+    return f"attention over the shapes {list(shapes)} has no int8 operator here; take 3 axes"
 
 
 def _attention(layer: Any, inputs: list[Any]) -> Any:
@@ -235,6 +235,8 @@ _UNUSUAL_HEADS = ("attention_axes", "sliding_window", "use_gate", "flash_attenti
 
 
 def _cannot_attend_with_heads(layer: Any, shapes: Shapes) -> str | None:
+    if why := _not_sequences(shapes):
+        return why
     config = layer.get_config()
     if tuple(config.get("attention_axes") or (1,)) == (1,):
         config.pop("attention_axes", None)  # a sequence has no other
@@ -243,7 +245,7 @@ def _cannot_attend_with_heads(layer: Any, shapes: Shapes) -> str | None:
             return f"a MultiHeadAttention with `{name}` has no int8 operator here; leave it out"
     if len(config.get("output_shape") or ()) > 1:
         return "a MultiHeadAttention with an `output_shape` of several axes; take one"
-    return _not_sequences(shapes)
+    return None
 
 
 def _multi_head_attention(layer: Any, inputs: list[Any]) -> Any:

@@ -27,12 +27,14 @@ class Fold:
         input_quantizer: what rounds its inputs; None if nothing does.
         output_quantizer: what rounds its outputs, after batch norm and ReLU, and nothing else; or
             None.
+        whole_inputs: whether its inputs are still whole steps; those of an average are not.
     """
 
     kernel: KernelLayer
     batch_norm: keras.layers.BatchNormalization | None
     input_quantizer: ActivationQuantizer | None
     output_quantizer: ActivationQuantizer | None = None
+    whole_inputs: bool = True
 
     def gain(self) -> np.ndarray:
         """What the batch norm multiplies with, one factor per channel."""
@@ -71,11 +73,12 @@ def folds(network: keras.Model) -> list[Fold]:
         bn = layer_of(chain[1], keras.layers.BatchNormalization) if len(chain) > 1 else None
         if bn is not None and names.count(bn.name) > 1:
             bn, chain = None, [node]
-        source = layer_of(_origin(graph, node.inputs[0]), ActivationQuantizer)
+        origin, whole = _origin(graph, node.inputs[0])
+        source = layer_of(origin, ActivationQuantizer)
         target = layer_of(uses.sole_consumer(chain[-1].output), ActivationQuantizer)
         if target is not None and names.count(target.name) > 1:
             target = None
-        found.append(Fold(kernel, bn, source, target))
+        found.append(Fold(kernel, bn, source, target, whole))
     return found
 
 
@@ -86,6 +89,7 @@ class Mean:
     positions: int
     input_quantizer: ActivationQuantizer
     output_quantizer: ActivationQuantizer
+    whole_inputs: bool = True
 
 
 def means(network: keras.Model) -> list[Mean]:
@@ -101,32 +105,40 @@ def means(network: keras.Model) -> list[Mean]:
         is_mean = rule_of_node(node).operator == "MEAN"
         if not is_mean or shapes.reduced_axes(node.layer, len(shape)) != everywhere:
             continue
-        around = _origin(graph, node.inputs[0]), uses.sole_consumer(node.output)
+        origin, whole = _origin(graph, node.inputs[0])
+        around = origin, uses.sole_consumer(node.output)
         source, target = (None if n is None else layers.get(n.name) for n in around)
         if not isinstance(source, ActivationQuantizer) or not isinstance(
             target, ActivationQuantizer
         ):
             continue
         if None not in shape[1:-1] and names.count(target.name) == 1:
-            found.append(Mean(math.prod(size or 0 for size in shape[1:-1]), source, target))
+            positions = math.prod(size or 0 for size in shape[1:-1])
+            found.append(Mean(positions, source, target, whole))
     return found
 
 
-def _origin(graph: Graph, ref: TensorRef) -> Node | None:
-    """The call that gave a tensor its values, behind all that only moves, selects or joins them.
+def _origin(graph: Graph, ref: TensorRef) -> tuple[Node | None, bool]:
+    """The call that a tensor has its steps from, and whether its values are still whole steps.
 
-    None if values were joined that have not one origin, or are inputs.
+    Between the two are calls that move, select, join or average. None if values were joined that
+    have not one origin, or are inputs.
     """
     makers = [n for n in graph.nodes if any(r.id == ref.id for r in keras.tree.flatten(n.outputs))]
     if not makers or not makers[0].inputs:
-        return makers[0] if makers else None
+        return (makers[0] if makers else None), True
     node = makers[0]
     rule = rule_of_node(node)
     if rule.range is Range.KEPT:
-        return _origin(graph, node.inputs[0])
+        origin, whole = _origin(graph, node.inputs[0])
+        return origin, whole and rule.operator not in _AVERAGING
     if rule.range is Range.JOINED:
         origins = [_origin(graph, joined) for joined in node.inputs]
-        if any(o is None or o.name != getattr(origins[0], "name", None) for o in origins):
-            return None
-        return origins[0]
-    return node
+        names = {None if origin is None else origin.name for origin, _ in origins}
+        alike = len(names) == 1 and None not in names
+        return (origins[0][0] if alike else None), all(whole for _, whole in origins)
+    return node, True
+
+
+# Operators that round anew, to the steps of their inputs, which Keras does not.
+_AVERAGING = ("AVERAGE_POOL_2D", "RESIZE_BILINEAR")

@@ -5,6 +5,8 @@ folding, lowering. The entries are in `rulebook`. What has no entry is refused, 
 subclass with methods of its own may compute anything.
 """
 
+import inspect
+
 import keras
 from keras import layers as kl
 
@@ -68,7 +70,23 @@ def kernel_kind(layer: keras.Operation) -> str | None:
 def refusal(node: Node) -> str | None:
     """Why a network with this call cannot be exported; None if it can."""
     rule = rule_of_node(node)
-    return rule.refused or (activation_of_node(node).refused if rule.kernel else None)
+    activation = activation_of_node(node).refused if rule.kernel else None
+    return rule.refused or activation or _unusual_call(node)
+
+
+def _unusual_call(node: Node) -> str | None:
+    """What a layer is told in a call that an int8 network cannot be told."""
+    if not isinstance(node.layer, keras.layers.Layer):
+        return None
+    signature = inspect.signature(node.layer.call)
+    named = signature.bind(*node.args, **node.kwargs).arguments
+    given = {**named, **named.get("kwargs", {})}
+    if any(mask is not None for mask in keras.tree.flatten(given.get("mask"))):
+        return "a call with `mask` has no int8 operator here; leave the mask out"
+    usual = signature.parameters.get("training")
+    if given.get("training") and not (usual and usual.default is True):  # as augmentations have it
+        return "a call with training=True has no int8 form; leave `training` out"
+    return None
 
 
 def absorbed(node: Node, uses: Uses) -> list[Node]:

@@ -42,6 +42,8 @@ def extremum(operator: str) -> Entry:
 
     def entry(layer: Any, node: Node | None) -> Rule:
         if node is None or (len(node.inputs) > 1 and not has_constants(node)):
+            if why := shapes.unlike_ranks(node):
+                return refused(why, operator)
             return Rule(operator, Channels.TIES, Range.JOINED, price=one(operator))
         try:
             number_beside(node)

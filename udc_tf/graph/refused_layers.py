@@ -20,7 +20,7 @@ def missing(kind: str, alternative: str | None = None) -> Rule:
     'Conv3D has no int8 operator here; take Conv2D layers'
     """
     known = (instead for kinds, instead in _ALTERNATIVES.items() if kind in kinds.split())
-    alternative = alternative or next(known, "build it of other layers")
+    alternative = alternative or next(known, "build it of layers that udc_tf.check accepts")
     return refused(f"{kind} has no int8 operator here; {alternative}", kind)
 
 
@@ -39,4 +39,17 @@ _ALTERNATIVES = {
     "Cropping3D UpSampling3D SpatialDropout3D": "take layers for images",
     "AdaptiveAveragePooling1D AdaptiveMaxPooling1D AdaptiveAveragePooling2D AdaptiveMaxPooling2D":
         "take a pooling layer of fixed size",
+    "Power": "multiply the tensor with itself, or take keras.ops.square",
+    "Sqrt Exp Expm1 Log Log1p Log2 Log10 Sin Cos Erf Reciprocal Sign Floor Ceil Round":
+        "take an activation that udc_tf.check accepts",
+    "Any All NotEqual Equal Greater GreaterEqual Less LessEqual Where LogicalAnd LogicalNot "
+    "LogicalOr": "take no masks or conditions, but relu, keras.ops.maximum or minimum",
+    "Argmax Argmin TopK Sort Argsort": "leave it to the code behind the network",
+    "LogSoftmax": "take softmax, or none and a loss with from_logits=True",
+    "Cast": "leave it out, and give keras.Input the dtype that the network computes in",
+    "Repeat Tile": "take UpSampling1D or UpSampling2D, RepeatVector or Concatenate",
+    "Conv DepthwiseConv SeparableConv ConvTranspose": "take the layer of that name",
+    "Einsum Tensordot Dot": "take EinsumDense, keras.ops.matmul or keras.ops.multiply",
+    "Var Std Normalize": "take LayerNormalization or UnitNormalization",
+    "Flip Roll Take TakeAlongAxis": "take slices, and join them with keras.ops.concatenate",
 }  # fmt: skip

@@ -67,8 +67,15 @@ def _unusual(layer: Any, kind: str) -> str | None:
     """What a layer with a kernel has that an int8 operator has not."""
     if getattr(layer, "output_padding", None) is not None:
         return "`output_padding` is not supported; leave it out"
+    policy = layer.dtype_policy
+    if policy.variable_dtype != "float32" or getattr(policy, "quantization_mode", None):
+        return f"its weights are of type {policy.name}; take dtype='float32' or a mixed policy"
+    if getattr(layer, "lora_enabled", False):
+        return "its LoRA weights are not read; make the network anew from the merged weights"
     if kind.endswith("Transpose") and {1} != {*np.ravel(layer.dilation_rate)}:
-        return "a transposed convolution with dilation has no int8 operator"
+        return "a dilated transposed convolution has no int8 operator; leave `dilation_rate` out"
+    if kind == "DepthwiseConv2D" and len({*np.ravel(layer.strides)}) > 1:
+        return "TensorFlow runs no depthwise convolution with unequal strides; take equal ones"
     return None
 
 
@@ -123,7 +130,7 @@ def _affine(channels: Channels = Channels.PASSES) -> Rule:
 
 def _batch_norm(layer: kl.BatchNormalization, node: Node | None) -> Rule:
     if layer.axis != -1 and (node is None or layer.axis != len(node.output.shape) - 1):
-        why = f"a batch norm over axis {layer.axis} has no int8 operator here, only over the last"
+        why = f"a batch norm over axis {layer.axis} has no int8 operator here; take axis=-1"
         return refused(why, "BatchNormalization")
     return _affine()
 
@@ -154,6 +161,8 @@ def _arithmetic(operator: str | None) -> Entry:
 
     def entry(layer: Any, node: Node | None) -> Rule:
         if node is None or len(node.inputs) > 1:
+            if why := shapes.unlike_ranks(node):
+                return refused(why, type(layer).__name__)
             if operator is None:
                 return missing("a quotient of tensors", "multiply, or divide by a number")
             return _elementwise(operator)
@@ -185,11 +194,19 @@ def _merging(operator: str, takes_relu: bool = True) -> Entry:
 
 # Moving and joining.
 
+_MOST_MOVED = 5  # axes, with the batch
+
 
 def _permutation(layer: Any, node: Node | None) -> Rule:
     order = shapes.permutation(layer, 4 if node is None else len(node.output.shape))
     if order[0] != 0:
-        return refused("an axis cannot be exchanged with the batch", "TRANSPOSE")
+        why = "an axis cannot be exchanged with the batch; leave the batch in front"
+        return refused(why, "TRANSPOSE")
+    if len(order) > _MOST_MOVED:
+        why = (
+            f"TFLM moves up to {_MOST_MOVED} axes, not {len(order)}; take keras.ops.split or slices"
+        )
+        return refused(why, "TRANSPOSE")
     moved = order[-1] != len(order) - 1
     channels = Channels.READS_WHOLE if moved else Channels.PASSES
     return Rule("TRANSPOSE", channels, Range.KEPT, price=one("TRANSPOSE"))
@@ -227,6 +244,9 @@ def _joining(operator: str) -> Entry:
     def entry(layer: Any, node: Node | None) -> Rule:
         if node is not None and has_constants(node):
             why = "a constant cannot be joined with tensors; add it to the kernel before or behind"
+            return refused(why, operator)
+        if layer.axis % (4 if node is None else len(node.output.shape)) == 0:
+            why = "tensors cannot be joined along the batch; take another axis, such as -1"
             return refused(why, operator)
         return Rule(operator, channels, Range.JOINED, price=one("CONCATENATION"))
 

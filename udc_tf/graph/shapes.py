@@ -24,6 +24,20 @@ def reduced_axes(layer: Any, rank: int) -> tuple[int, ...]:
     return tuple(sorted(a % rank for a in axes))
 
 
+def unlike_ranks(node: Node | None) -> str | None:
+    """Why an operation cannot join tensors of several ranks; None if it has not to.
+
+    It would lay the batch of the smaller beside an inner axis of the larger. Layers that merge put
+    axes behind the batch instead.
+    """
+    if node is None or isinstance(node.layer, keras.layers.Layer):
+        return None
+    known = [ref.shape for ref in node.inputs]
+    if len({len(shape) for shape in known}) <= 1:
+        return None
+    return f"tensors of the shapes {known} have not one number of axes; give them one by Reshape"
+
+
 def permutation(layer: Any, rank: int) -> tuple[int, ...]:
     """The order in which a `Permute` layer or a transposition takes the axes of its input.
 
@@ -69,7 +83,7 @@ def slices(node: Node) -> list[Bounds]:
 def _split(layer: Any, whole: Bounds) -> list[Bounds]:
     axis, at = layer.axis % len(whole), layer.indices_or_sections
     if axis == 0:
-        raise ValueError("the batch cannot be split")
+        raise ValueError("the batch cannot be split; name another axis")
     size = whole[axis][1]
     cuts = range(size // at, size, size // at) if isinstance(at, int) else [int(i) for i in at]
     edges = itertools.pairwise([0, *cuts, size])
@@ -81,7 +95,9 @@ def _index(node: Node, whole: Bounds) -> Bounds:
     keys = list(key) if isinstance(key, (tuple, list)) else [key]
     known = all(k is None or k is Ellipsis or isinstance(k, (int, slice)) for k in keys)
     if not known or (keys and keys[0] not in (slice(None), Ellipsis)):
-        raise ValueError("only slices and numbers behind the batch can index a tensor here")
+        raise ValueError(
+            "such an index has no int8 operator here; take slices and numbers behind the batch"
+        )
     used = sum(k is not None and k is not Ellipsis for k in keys)
     if Ellipsis in keys:
         at = keys.index(Ellipsis)

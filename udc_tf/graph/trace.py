@@ -9,7 +9,6 @@ the compact model, the cost tables) walks this list.
 
 import contextlib
 import dataclasses
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +17,7 @@ from keras import tree
 
 from udc_tf.graph import unrolling
 from udc_tf.graph.expansions import EXPANSIONS, distinct, expand, inputs_of, role_of, why_not
+from udc_tf.graph.traceable import as_functional, settle_normalizations, true_copy
 from udc_tf.layers.choice import Choice, Mix
 
 
@@ -137,12 +137,8 @@ def trace(model: keras.Model, copy: bool = True) -> Graph:
     >>> [node.name for node in trace(model).nodes]
     ['head']
     """
-    original = functional = as_functional(model)
-    if copy:
-        functional = keras.models.clone_model(original)
-        _require_same_weights(original, functional)
-        functional.set_weights(original.get_weights())
-        require_same_functions(original, functional)
+    original = as_functional(model)
+    functional = true_copy(original) if copy else original
     settle_normalizations(functional)
     tracer = _Tracer()
     inputs = tree.map_structure(tracer.ref, functional.input)
@@ -156,75 +152,6 @@ def trace(model: keras.Model, copy: bool = True) -> Graph:
         input_names=_input_names(original),
         input_dtypes=tuple(t.dtype for t in flat),
     )
-
-
-def _require_same_weights(original: keras.Model, copy: keras.Model) -> None:
-    """Refuses a layer that is called inside a nested model and outside: Keras makes two of it."""
-    if len(original.weights) == len(copy.weights):
-        return
-    inside = [inner for layer in original.layers for inner in _layers_inside(layer)]
-    names = ", ".join(f"`{layer.name}`" for layer in original.layers if layer in inside)
-    raise ValueError(
-        f"The model `{original.name}` calls a layer inside a nested model and outside of it, too, "
-        "which Keras copies as two layers: call such a layer in one place, or give the nested "
-        f"model a second output. Received: {names or 'layers that are not copied as one'}"
-    )
-
-
-def _layers_inside(layer: Any) -> list[Any]:
-    """All layers of a nested model, and of those in it."""
-    own = layer.layers if isinstance(layer, keras.Model) else []
-    return [*own, *(inner for nested in own for inner in _layers_inside(nested))]
-
-
-def settle_normalizations(model: keras.Model) -> None:
-    """A `Normalization` reads its weights anew: setting them alone does not tell it."""
-    for layer in model.layers:
-        if isinstance(layer, keras.Model):
-            settle_normalizations(layer)
-        elif isinstance(layer, keras.layers.Normalization):
-            layer.finalize_state()
-
-
-def require_same_functions(original: keras.Model, copy: keras.Model) -> None:
-    """Refuses an activation that its name alone made another one in the copy (or in a file)."""
-    for layer, twin in zip(original.layers, copy.layers, strict=True):
-        _require_same_functions(layer, twin)
-
-
-def _require_same_functions(layer: Any, twin: Any) -> None:
-    if isinstance(layer, keras.Model):
-        require_same_functions(layer, twin)
-    for wrapped in ("layer", "forward_layer", "backward_layer"):
-        if isinstance(inner := getattr(layer, wrapped, None), keras.layers.Layer):
-            _require_same_functions(inner, getattr(twin, wrapped))
-    for name in ("activation", "recurrent_activation"):
-        own, copied = (getattr(x, name, None) for x in (layer, twin))
-        if inspect.isfunction(own) and own is not copied:
-            raise ValueError(
-                f"Keras takes the activation of the layer `{layer.name}` for its own function of "
-                "that name when it copies or saves the model: rename it, or register it with "
-                f"keras.saving.register_keras_serializable. Received: {own}"
-            )
-
-
-def as_functional(model: keras.Model) -> keras.Model:
-    """A model whose `input` and `output` can be read: of a Sequential, one of its layers."""
-    if isinstance(model, keras.Sequential):
-        if not model.built:
-            raise ValueError(
-                f"The Sequential model `{model.name}` has no input shape yet: add a keras.Input "
-                "as its first layer, or call it once."
-            )
-        return keras.Model(model.inputs[0], model.outputs[0], name=model.name)
-    try:
-        model.input  # noqa: B018 - defined for functional models only
-    except AttributeError:
-        raise ValueError(
-            "A functional or Sequential Keras model is needed: the graph of a subclassed model "
-            f"cannot be read. Received: {model} of class {type(model).__name__}"
-        ) from None
-    return model
 
 
 def _input_names(model: keras.Model) -> tuple[str, ...]:
@@ -305,7 +232,13 @@ class _Tracer:
         if isinstance(layer, Choice):
             return self._choice(layer, name, args[0], gates)
         if isinstance(layer, keras.Model):
-            kwargs = {k: v for k, v in kwargs.items() if k not in ("training", "mask")}
+            for key in ("training", "mask"):
+                given = kwargs.pop(key, None)
+                if any(x is not None and x is not False for x in tree.flatten(given)):
+                    raise ValueError(
+                        f"The nested model `{name}` is called with `{key}`, which has no int8 form "
+                        f"here; leave it out. Received: {key}={given}"
+                    )
             (value,) = args or tuple(kwargs.values())
             return self.inline(layer, value, f"{name}/", gates)
         if isinstance(layer, (keras.layers.SeparableConv1D, keras.layers.SeparableConv2D)):

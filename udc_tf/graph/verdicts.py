@@ -90,12 +90,14 @@ class Check:
         """
         if self.ok:
             raise ValueError(f"Only a refused network has a reason. Received: {self.network}")
-        first, *others = self.refused
+        # Keras itself calls operations for some layers, such as what finds a mask.
+        first, *others = sorted(self.refused, key=lambda row: not hasattr(kl, row.kind))
         names = ", ".join(f"`{row.name}`" for row in others[:3])
-        more = f" (so are {len(others)} more: {names}{', ...' if others[3:] else ''})"
+        verb = "are" if others[1:] else "is"
+        more = f" (so {verb} {len(others)} more: {names}{', ...' if others[3:] else ''})"
         return (
             f"`{self.network}` cannot be exported for {self.accelerator}: {first}"
-            f"{more if others else ''}. Received: a {first.kind}"
+            f"{more if others else ''}. Received: {first.kind}"
         )
 
     def require(self) -> None:
@@ -198,7 +200,7 @@ def _running(
     if kernel_kind(node.layer) is not None or rule.unsearched:
         reasons.append(left_out.get(node.name) or rule.unsearched or "")
         reasons += [
-            f"{what}: {why}"
+            f"its {what} stays: {why}"
             for what in ("width", "kernel")
             if (why := left_out.get(f"{what} of {node.name}"))
         ]
@@ -250,14 +252,14 @@ _INSTEAD = {
 
 def _instead(node: Node) -> str:
     layer, kind = node.layer, type(node.layer).__name__
-    if isinstance(layer, (kl.Activation, kl.ReLU, kl.Softmax)) or rule_of_node(node).kernel:
+    if isinstance(layer, kl.Activation) or rule_of_node(node).kernel:
         return f"take one of the activations {', '.join(_known_activations())}"
     if type(layer).__module__.split(".")[0] not in ("keras", "udc_tf"):
         return "write it with layers of Keras itself"
     for ends, instead in _INSTEAD.items():
         if kind.endswith(ends):
             return instead
-    return "take layers that udc_tf.check accepts, or leave it to the code around the network"
+    return "leave it to the code around the network"
 
 
 def _known_activations() -> list[str]:

@@ -1,6 +1,8 @@
 """8-bit activations as TFLite computes them."""
 
+import contextlib
 import math
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -9,6 +11,23 @@ import tensorflow as tf
 
 from udc_tf.layers.kernels import Shape
 from udc_tf.quantize.rounding import round_half_up, round_twice
+
+
+@contextlib.contextmanager
+def settled(quantizers: Iterable["ActivationQuantizer"]) -> Iterator[None]:
+    """Quantizers that stay on or off as they are: graphs that are made in it are smaller and fast.
+
+    They round in single precision, once, so a value next to a tie may become the next code. For
+    gradients that is as good; exact outputs are those outside.
+    """
+    chosen = list(quantizers)
+    for quantizer in chosen:
+        quantizer.settled = quantizer.is_rounding
+    try:
+        yield
+    finally:
+        for quantizer in chosen:
+            quantizer.settled = None
 
 
 @keras.saving.register_keras_serializable("udc_tf")
@@ -65,6 +84,7 @@ class ActivationQuantizer(keras.layers.Layer):
         self.fixed_range = None if fixed_range is None else tuple(fixed_range)
         self.limit = limit
         self.inference_only = inference_only
+        self.settled: bool | None = None  # whether it rounds, where that is settled
 
     def build(self, input_shape: Shape) -> None:
         low, high = self.fixed_range or (0.0, 0.0)
@@ -149,6 +169,8 @@ class ActivationQuantizer(keras.layers.Layer):
             self.round_as_integers(0.0, 0.0)
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+        if self.settled is not None:
+            return self._settled(inputs)
         if training and self.fixed_range is None:
             self._track(inputs)
         if training and self.inference_only:
@@ -171,6 +193,16 @@ class ActivationQuantizer(keras.layers.Layer):
         dtype = inputs.dtype
         usable = (tf.convert_to_tensor(self.enabled) > 0.5) & (high > low)
         return tf.cond(usable, quantized, lambda: tf.identity(inputs))
+
+    def _settled(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Without branches, and without doubles: next to a tie it may round to either side."""
+        if not self.settled:
+            return tf.identity(inputs)
+        low, high = tf.convert_to_tensor(self.minimum), tf.convert_to_tensor(self.maximum)
+        values = tf.cast(inputs, tf.float32)
+        return tf.cast(
+            tf.quantization.fake_quant_with_min_max_vars(values, low, high), inputs.dtype
+        )
 
     def _rounded(self, values: tf.Tensor, high: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
         """At whole steps, in doubles: fake-quant goes either way near a tie, codes must not."""

@@ -22,6 +22,7 @@ from udc_tf.quantize.number_format import LARGEST_CODE
 from udc_tf.quantize.quantizers import integer_levels
 
 _DAMPING = 0.01  # of the mean of the diagonal: what keeps moments of few examples invertible
+_DEAD = 1e-6  # of the largest group's mean: what a group counts at least
 _BLOCK = 64
 _SHRINKS = np.linspace(0.4, 1.0, 13)  # of the range that reaches the largest weight
 _SMALLEST = 1e-12
@@ -81,7 +82,8 @@ def damped(moments: np.ndarray) -> np.ndarray:
     moments = np.asarray(moments, np.float64)
     diagonal = np.einsum("gkk->gk", moments)
     mean = diagonal.mean(axis=1, keepdims=True)
-    added = _DAMPING * mean + np.where(mean > 0, 0.0, 1.0)
+    largest = float(mean.max())
+    added = _DAMPING * np.maximum(mean, _DEAD * largest if largest > 0 else 1.0)
     return moments + added[..., None] * np.eye(moments.shape[-1])
 
 

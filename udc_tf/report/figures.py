@@ -4,15 +4,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from udc_tf.report.style import BLUE, GREEN, GREY, INK, ORANGE, PALE, WIDTH
 
 _ROW = 0.24  # inches per layer
 _MOST_HISTOGRAMS = 12
-_NAMED_TENSORS = 6
+_NAMED_TENSORS = 3
+_BUFFER = "WB_"  # as Vela names what it fetches weights into
 
 
 def budget_figure(sizes: Mapping[str, float], budget: float | None) -> Figure:
@@ -55,26 +58,39 @@ def shares_figure(lines: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def memory_figure(tensors: Sequence[Mapping[str, Any]], budget: float | None) -> Figure:
-    """Bytes of SRAM that are in use, operator by operator; the largest tensors have colours."""
+    """Bytes of SRAM that are in use, operator by operator, and what is there at the peak."""
     times = np.arange(max(t["end"] for t in tensors) + 1)
-    largest = sorted(tensors, key=lambda t: -t["bytes"])[:_NAMED_TENSORS]
-    figure = Figure(figsize=(WIDTH, 2.8), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 3.0), layout="constrained")
     axes = figure.subplots()
 
-    def use(some: Sequence[Mapping[str, Any]]) -> np.ndarray:
-        there = np.zeros(len(times))
-        for tensor in some:
-            there[tensor["start"] : tensor["end"] + 1] += tensor["bytes"] / 1024
-        return there
+    def use(tensor: Mapping[str, Any]) -> np.ndarray:
+        there = (tensor["start"] <= times) & (times <= tensor["end"])
+        return there * tensor["bytes"] / 1024
 
-    rest = [t for t in tensors if not any(t is one for one in largest)]
-    rows, names = [use([t]) for t in largest], [t["name"][-28:] for t in largest]
-    axes.stackplot(times / 2, *rows, use(rest), labels=[*names, "the rest"], step="post", lw=0)
+    maps = [t for t in tensors if not t["name"].startswith(_BUFFER)]
+    buffers = [t for t in tensors if t["name"].startswith(_BUFFER)]
+    rows = [use(t) for t in (*maps, *buffers)]
+    # Neighbours in two shades, so that one tensor can be told from the next.
+    colours = [(BLUE, "#6aa5cd")[i % 2] for i in range(len(maps))] + [GREEN] * len(buffers)
+    axes.stackplot(times / 2, *rows, colors=colours, step="post", linewidth=0)
+    total = np.sum(rows, axis=0)
+    peak = int(total.argmax())
+    there = sorted((t for t in maps if t["start"] <= peak <= t["end"]), key=lambda t: -t["bytes"])[
+        :_NAMED_TENSORS
+    ]
+    names = ", ".join(t["name"][-28:] for t in there)
+    axes.set_title(f"SRAM in use: at most {total[peak]:,.1f} KiB, with {names}", fontsize=7.5)
+    axes.set_ylabel("KiB")
+    shown: list[Artist] = [
+        Patch(color=BLUE, label="feature maps"),
+        Patch(color=GREEN, label="buffered weights"),
+    ]
     if budget is not None:
-        axes.axhline(budget / 1024, color=ORANGE, linewidth=1.6)
+        shown.append(axes.axhline(budget / 1024, color=ORANGE, linewidth=1.6, label="budget"))
+    axes.set_xlim(0, times[-1] / 2)
+    axes.set_ylim(0, 1.12 * max(total[peak], (budget or 0) / 1024))
     axes.set_xlabel("operator, in the order in which they run")
-    axes.set_title("SRAM in use, KiB")
-    axes.legend(fontsize=6, loc="upper right")
+    figure.legend(handles=shown, loc="outside lower center", ncols=len(shown), fontsize=7)
     return figure
 
 

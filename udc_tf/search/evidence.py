@@ -11,11 +11,19 @@ But a layer that sees only noise, or one that must be exact, is off by factors o
 which no prior can know. Hence evidence counts as a *factor* on the prior's harm, relative to what
 is usual in this network, and small factors, or uncertain ones, are not listened to:
 
-    x = log(measured / (prior * usual)),   x' = x * max(0, 1 - (margin / |x|)^2)
+    x = log(measured / (prior * usual)),   x' = x * max(0, 1 - (margin / |x|)^4)
 
-with the margin log 3 plus the relative standard error; the harm becomes prior * exp(x'). First that
-is asked of all that was measured about a layer, together; then whether one of its decisions differs
-from the layer, and of bits, kernel sizes and operators, whether one step does from its decision.
+with a margin of log 9, or log 3 plus the relative standard error; the harm becomes
+prior * exp(x'). First that is asked of all that was measured about a layer, together; then whether
+one of its decisions differs from the layer, and of bits, kernel sizes and operators, whether one
+step does from its decision. Before, it is asked of layers in a row, through which the same data
+pass and nowhere else (`chains`): if one of them is of no use none is, while the errors of shared
+weights are each layer's own. So of their mean a margin of log 9 / sqrt(layers) is enough, though
+not of what matters more than usual, which may be one of them alone.
+
+Later rounds ask again. What was believed is given up only if they contradict it by a margin; if
+they go further the same way, what counts is how far they are from the prior, and not from what was
+believed by then.
 
 Steps above the base are another matter than those below. Weights that were trained around the base
 miss at once what is taken from them, and training gets most of that back; they hardly gain by more
@@ -180,24 +188,37 @@ def listened_to(x: float, relative_error: float, least: float = _MARGIN_OF_LOSSE
 class Factor:
     """Measured over expected of some steps together, as a logarithm, and how exact that is.
 
-    What is less than its standard error may be as much as that.
+    What is less than its standard error may be as much as that. Expected is what earlier rounds
+    have found; `known` is the logarithm of that over the prior.
     """
 
     log: float
     relative_error: float
+    known: float = 0.0
 
     @classmethod
     def of(cls, steps: Sequence[Step], usual: Mapping[int, float]) -> "Factor":
         """`usual`: by the identity of a step, the loss that is usual per unit of its harm."""
         measured = sum(s.measured / usual[id(s)] for s in steps)
         error = np.sqrt(sum((s.error / usual[id(s)]) ** 2 for s in steps)) + _NOTHING
-        size = max(measured, error)
-        return cls(float(np.log(size / sum(s.unit for s in steps))), float(error / size))
+        size, units = max(measured, error), sum(s.unit for s in steps)
+        known = np.log(units / sum(s.weight for s in steps))
+        return cls(float(np.log(size / units)), float(error / size), float(known))
+
+    @classmethod
+    def mean(cls, factors: Sequence["Factor"]) -> "Factor":
+        error = np.sqrt(sum(f.relative_error**2 for f in factors)) / len(factors)
+        log, known = (float(np.mean([getattr(f, n) for f in factors])) for n in ("log", "known"))
+        return cls(log, float(error), known)
 
     def beyond(self, believed: float, least: float = _MARGIN_OF_LOSSES) -> float:
         """The factor to act on, if one of `believed` is acted on already."""
         more = listened_to(self.log - believed, self.relative_error, least)
-        return float(np.clip(believed + more, -_LARGEST, _LARGEST))
+        found = float(np.clip(believed + more, -_LARGEST, _LARGEST))
+        from_prior = listened_to(self.log + self.known, self.relative_error, least)
+        so_far = found + self.known
+        goes_further = so_far * from_prior > 0 and abs(from_prior) > abs(so_far)
+        return from_prior - self.known if goes_further else found
 
 
 def usual_losses(decisions: Sequence[Decision], steps: Sequence[Step]) -> dict[int, float]:
@@ -235,12 +256,18 @@ def _middle(steps: Sequence[Step]) -> float:
 
 
 def updated_harms(
-    decisions: Sequence[Decision], harms: np.ndarray, steps: Sequence[Step]
+    decisions: Sequence[Decision],
+    harms: np.ndarray,
+    steps: Sequence[Step],
+    chains: Mapping[str, int] | None = None,
 ) -> np.ndarray:
     """The harms that prior and measured differences have together, [decisions, options].
 
     Without a significant difference anywhere they stay as they are; so they do if only one decision
     has any, which would then itself be what is usual.
+
+    Args:
+        chains: as of `chains.chains_of`.
     """
     significant = [s for s in steps if s.is_significant]
     if all(s.upward for s in significant) or len({s.decision for s in significant}) < 2:
@@ -250,8 +277,9 @@ def updated_harms(
     for step in steps:
         layers.setdefault(decisions[step.decision].subject, []).append(step)
     updated = harms.copy()
-    for found in layers.values():
-        of_layer = _beyond(_downward(found, usual), 0.0)
+    of_chains = _of_chains(layers, usual, chains or {})
+    for subject, found in layers.items():
+        of_layer = _beyond(_downward(found, usual), of_chains.get(subject, 0.0))
         for row, of_row in itertools.groupby(found, key=lambda s: s.decision):
             of_decision = list(of_row)
             graded = decisions[row].kind in _GRADED
@@ -262,6 +290,23 @@ def updated_harms(
                 options = len(decisions[row].options)
                 updated[row, :options] = _of_ordered(harms[row, :options], of_decision, factors)
     return updated
+
+
+def _of_chains(
+    layers: Mapping[str, list[Step]], usual: Mapping[int, float], chains: Mapping[str, int]
+) -> dict[str, float]:
+    """What is believed of each layer because of those it is in a row with."""
+    members: dict[int, dict[str, Factor]] = {}
+    for subject, steps in layers.items():
+        factor = _downward(steps, usual)
+        if factor is not None and subject in chains:
+            members.setdefault(chains[subject], {})[subject] = factor
+    found: dict[str, float] = {}
+    for of_chain in members.values():
+        least = max(_MARGIN, _MARGIN_OF_LOSSES / np.sqrt(len(of_chain)))
+        mean = Factor.mean(list(of_chain.values())).beyond(0.0, least)
+        found |= dict.fromkeys(of_chain, min(mean, 0.0))
+    return found
 
 
 def factors_of(

@@ -37,7 +37,7 @@ def extract_architecture(search: "SearchModel", batches: Iterable[Any] | None) -
     chosen, asked = network_check.choose_within(search)
     found = architecture_of(search, chosen, batches)
     needs = [
-        _line(target, need) if need is not None and isinstance(target, OnDevice) else line
+        line if need is None else _line(target, need)
         for target, need, line in zip(targets, asked, found.needs, strict=True)
     ]
     return dataclasses.replace(found, needs=tuple(needs))

@@ -17,7 +17,8 @@ from udc_tf.cost.targets import BoundTarget, Target, target_from_dict
 from udc_tf.graph import conversion
 from udc_tf.graph.channel_groups import ChannelGroups
 from udc_tf.graph.layer_rules import kernel_kind
-from udc_tf.graph.trace import Graph, Node, require_same_functions, trace
+from udc_tf.graph.trace import Graph, Node, trace
+from udc_tf.graph.traceable import not_copied, plain, require_same_functions
 from udc_tf.layers.choice import Mix
 from udc_tf.layers.searchable_kernels import (
     SearchableKernel,
@@ -199,6 +200,7 @@ def problem_of(
     Raises:
         ValueError: nothing can be decided, or a layer has no int8 operator.
     """
+    model = plain(model)
     source = keras.saving.serialize_keras_object(model)
     graph = trace(_loaded_again(model, source), copy=False)
     network_check.require_int8(graph, accelerators_of(targets))
@@ -246,22 +248,9 @@ def _loaded_again(model: keras.Model, source: dict[str, Any]) -> keras.Model:
         loaded = keras.saving.deserialize_keras_object(copy.deepcopy(source))
         loaded.set_weights(model.get_weights())
     except Exception as error:  # whatever a layer's own code raises
-        strange = [layer.name for layer in model.layers if not _loads_again(layer)]
-        raise ValueError(
-            "Every layer must load again from its configuration, for the compact network is made "
-            "from it: register your own with @keras.saving.register_keras_serializable(), take no "
-            f"Lambda. Received: {model.name} with {', '.join(strange) or error}"
-        ) from error
+        raise not_copied(model, error) from error
     require_same_functions(model, loaded)
     return loaded
-
-
-def _loads_again(layer: keras.layers.Layer) -> bool:
-    try:
-        keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
-    except Exception:  # whatever a layer's own code raises
-        return False
-    return True
 
 
 def _check_reachable(targets: Sequence[Target], bound: tuple[BoundTarget, ...], plan: Plan) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from udc_tf.cost.counts import CountMaps, Counts
 from udc_tf.cost.priced_network import Plan
-from udc_tf.cost.targets import BoundTarget
+from udc_tf.cost.targets import Bound, BoundTarget
 
 _ENOUGH = 0.99  # of the binding budget: what the repair aims at
 _ROUNDS = 60
@@ -28,6 +28,11 @@ class Budget:
     """All targets as one number: the largest share of its budget that any of them needs."""
 
     targets: tuple[BoundTarget, ...]
+
+    @property
+    def tangled(self) -> bool:
+        """Whether room for one change may take several others: peaks, or more than one target."""
+        return len(self.targets) > 1 or any(_is_peak(t) for t in self.targets)
 
     def _largest(self, counts_of: Callable[[CountMaps], Counts]) -> np.ndarray:
         return np.max([t.cost(counts_of(t.maps)) / t.budget for t in self.targets], axis=0)
@@ -59,6 +64,10 @@ class Budget:
 
     def after_pairs(self, chosen: np.ndarray, first: int, second: int) -> np.ndarray:
         return self._largest(lambda m: m.counts_of_pairs(chosen, first, second))
+
+
+def _is_peak(target: BoundTarget) -> bool:
+    return isinstance(target, Bound) and target.is_peak
 
 
 def _excess(target: BoundTarget, counts: Counts) -> np.ndarray:
@@ -154,7 +163,8 @@ def repair(
     worth = np.where(valid, worth, -np.inf)
     chosen = _shrink(likely, worth, budget)
     chosen = _fill_with_worth(smallest.copy() if chosen is None else chosen, worth, budget)
-    return _exchange(chosen, worth, budget)
+    chosen = _exchange(chosen, worth, budget)
+    return _make_room(chosen, worth, budget) if budget.tangled else chosen
 
 
 def _losses(chosen: np.ndarray, log_pi: np.ndarray) -> np.ndarray:
@@ -170,9 +180,14 @@ def _move(chosen: np.ndarray, flat_index: int | np.integer, options: int) -> np.
     return moved
 
 
-def _shrink(chosen: np.ndarray, log_pi: np.ndarray, budget: Budget) -> np.ndarray | None:
-    options = log_pi.shape[1]
+def _shrink(
+    chosen: np.ndarray, log_pi: np.ndarray, budget: Budget, most: float = np.inf
+) -> np.ndarray | None:
+    """Down into the budget; None if that loses more than `most`, or if nothing leads there."""
+    options, rows, before = log_pi.shape[1], np.arange(len(chosen)), chosen
     for _ in range(len(chosen) * options):
+        if (log_pi[rows, before] - log_pi[rows, chosen]).sum() > most:
+            return None
         if budget.ratio(chosen) <= 1:
             return chosen
         gain = budget.gains(chosen)
@@ -190,7 +205,7 @@ def _fill(chosen: np.ndarray, log_pi: np.ndarray, budget: Budget) -> np.ndarray:
     options = log_pi.shape[1]
     for _ in range(len(chosen) * options):
         ratio = budget.ratio(chosen)
-        if ratio >= _ENOUGH:
+        if ratio >= _ENOUGH and not budget.tangled:
             return chosen
         after, losses = budget.after_moves(chosen), _losses(chosen, log_pi)
         # Where one target is nearly used up, the others may have room that is worth having.
@@ -201,7 +216,7 @@ def _fill(chosen: np.ndarray, log_pi: np.ndarray, budget: Budget) -> np.ndarray:
             price = np.where(usable, np.maximum(losses, 1e-6) / np.maximum(gain, 1e-9), np.inf)
             chosen = _move(chosen, price.argmin(), options)
             continue
-        better = _fill_by_two(chosen, log_pi, budget, ratio)
+        better = _fill_by_two(chosen, log_pi, budget, ratio) if ratio < _ENOUGH else None
         if better is None:
             return chosen
         chosen = better
@@ -232,6 +247,7 @@ def _polish(chosen: np.ndarray, log_pi: np.ndarray, budget: Budget) -> np.ndarra
     options = log_pi.shape[1]
     for _ in range(_ROUNDS):
         floor = min(_ENOUGH, budget.ratio(chosen)) - 1e-9
+        used = budget.uses_after_moves(chosen)[0, chosen[0]] if budget.tangled else 0.0
         best, best_gain = None, 1e-9
         gains = -_losses(chosen, log_pi)
         for first in np.argsort(-gains, axis=None)[:_TRIED]:
@@ -242,6 +258,9 @@ def _polish(chosen: np.ndarray, log_pi: np.ndarray, budget: Budget) -> np.ndarra
             losses[np.arange(len(moved)), moved] = 0.0  # no second move
             losses[first // options] = np.where(np.arange(options) == first % options, 0.0, np.inf)
             losses = np.where((after <= 1) & (after >= floor), losses, np.inf)
+            if used:  # what the other targets use counts as well
+                enough = budget.uses_after_moves(moved) >= _ENOUGH * used
+                losses = np.where(enough, losses, np.inf)
             gain = gains.flat[first] - losses.min()
             if gain > best_gain:
                 best, best_gain = _move(moved, losses.argmin(), options), gain
@@ -284,6 +303,33 @@ def _exchange(chosen: np.ndarray, worth: np.ndarray, budget: Budget) -> np.ndarr
         if best is None:
             break
         chosen = best
+    return chosen
+
+
+def _make_room(chosen: np.ndarray, worth: np.ndarray, budget: Budget) -> np.ndarray:
+    """One change with all that has to give way to it, as long as that gains.
+
+    More channels, say, where two layers' weights take the memory that these need.
+    """
+    options, rows = worth.shape[1], np.arange(len(worth))
+    for _ in range(_ROUNDS):
+        gains = -_losses(chosen, worth)
+        steps = np.where(gains > _NO_GAIN, gains, np.inf)  # the next option of each decision
+        least = steps.min(axis=1)
+        found = None
+        for row in np.argsort(-np.where(np.isfinite(least), least, -np.inf))[:_TRIED]:
+            if not np.isfinite(least[row]):
+                break
+            moved = _move(chosen, row * options + steps[row].argmin(), options)
+            held = worth.copy()
+            held[row, np.arange(options) != moved[row]] = -np.inf
+            found = _shrink(moved, held, budget, least[row] - _NO_GAIN)
+            if found is not None and worth[rows, found].sum() > worth[rows, chosen].sum():
+                break
+            found = None
+        if found is None:
+            break
+        chosen = _exchange(_fill_with_worth(found, worth, budget), worth, budget)
     return chosen
 
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras import tree
 
 from udc_tf.search import evidence, spare_channels, start
+from udc_tf.search.chains import chains_of
 from udc_tf.search.repair import Budget, repair, smallest_of
 from udc_tf.training import batch_norm, training_data, workers
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _WARMUP_CERTAINTY = 6.0
 _LISTENING = (0.0, 0.25, 0.5)  # of what follows the warm-up
 _PARTS = 4  # of a batch, whose losses tell how certain their mean is
+_LEAST_IMAGES = 32  # of a round: fewer look certain by chance
+_LEAST_BATCHES = 0.25  # of a run: below that nothing is looked at
 _MOST_BATCHES = 32
 _FORWARD_PASSES = 3  # that a training step costs
 _LOOKING = 0.1  # of what evidence may take: the share that is not for losses
@@ -55,9 +58,9 @@ def moments(search: "SearchModel") -> list[int]:
 
 
 def _rounds(search: "SearchModel") -> list[int]:
-    """The steps before which the loss is asked: as often as can be afforded."""
+    """The steps before which the loss is asked, if anything can be afforded."""
     warmup, planned = search.state.warmup_steps(), int(search.state.planned.numpy())
-    shares = _LISTENING[: affordable_batches(search)]
+    shares = _LISTENING if affordable_batches(search) >= _LEAST_BATCHES else ()
     return [round(warmup + share * (planned - warmup)) for share in shares]
 
 
@@ -67,7 +70,7 @@ def stop(search: "SearchModel") -> None:
     if step == search.state.warmup_steps():
         search.set_out()
     if step in rounds:
-        listen(search, len(rounds))
+        listen(search, rounds.index(step), len(rounds))
     if step == search.state.settling_step():
         settle(search)
 
@@ -80,31 +83,31 @@ def settle(search: "SearchModel") -> None:
         search.state.settle(logits, harms, pressure)
 
 
-def listen(search: "SearchModel", rounds: int) -> None:
+def listen(search: "SearchModel", number: int, rounds: int) -> None:
     """Moves the decisions to where prior and measured losses together send them.
 
-    What gradients have moved since they set out stays. Nothing happens if not a single batch can be
-    afforded for each move, or if the data cannot be looked at.
+    What gradients have moved since they set out stays.
 
     Args:
+        number: of the round, from 0.
         rounds: how many there are in the run, which share what may be measured.
     """
     state, plan = search.state, search.problem.plan
     likely = np.where(state.valid.numpy(), state.start.numpy(), -np.inf).argmax(axis=1)
-    bases = evidence.bases_of(plan, likely)
-    moves = evidence.configurations(plan, bases)
-    batches = _batches(search, affordable_batches(search) // rounds)
-    if not batches:
-        return
     harms = state.harms.numpy()
-    if state.steps_done() == state.warmup_steps():
+    if number == 0:
         harms = harms * _of_spare_channels(search, likely)
-    losses = losses_of(search, moves, batches)
-    found = evidence.steps_between(plan.decisions, harms, bases, losses, _prior(search))
-    updated = evidence.updated_harms(plan.decisions, harms, found)
-    updated = workers.mean_over_workers(search.distribute_strategy, updated)
-    logits, pressure = _solved(search, updated, search.settings.certainty)
-    state.move_start(logits, updated, pressure)
+    batches = _images(search, affordable_batches(search) / rounds, number)
+    if number and not batches:
+        return
+    if batches:
+        bases = evidence.bases_of(plan, likely)
+        losses = losses_of(search, evidence.configurations(plan, bases), batches)
+        found = evidence.steps_between(plan.decisions, harms, bases, losses, _prior(search))
+        harms = evidence.updated_harms(plan.decisions, harms, found, chains_of(plan))
+    harms = workers.mean_over_workers(search.distribute_strategy, harms)
+    logits, pressure = _solved(search, harms, search.settings.certainty)
+    state.move_start(logits, harms, pressure)
 
 
 def _of_spare_channels(search: "SearchModel", likely: np.ndarray) -> np.ndarray:
@@ -119,17 +122,17 @@ def _forward_passes(search: "SearchModel") -> float:
     return _FORWARD_PASSES * search.settings.evidence * int(search.state.planned.numpy())
 
 
-def affordable_batches(search: "SearchModel") -> int:
+def affordable_batches(search: "SearchModel") -> float:
     """On how many batches, all rounds together, the settings allow every move to be measured.
 
     None if the search was told where to start: what harms then is to leave that place.
     """
     plan, settings = search.problem.plan, search.settings
     if not settings.certainty or search.labelled is None or search.problem.start is not None:
-        return 0
+        return 0.0
     largest = np.asarray([len(d.options) - 1 for d in plan.decisions])
     moves = len(set(evidence.configurations(plan, evidence.bases_of(plan, largest // 2)).values()))
-    return int((1 - _LOOKING) * _forward_passes(search) / moves)
+    return (1 - _LOOKING) * _forward_passes(search) / moves
 
 
 def _prior(search: "SearchModel") -> np.ndarray:
@@ -157,6 +160,23 @@ def _solved(
         largest = np.where(valid, logits, -np.inf).max(axis=1)
         logits[rows, chosen] = np.maximum(logits[rows, chosen], largest + _LEAD)
     return logits, pressure
+
+
+def _images(search: "SearchModel", batches: float, number: int) -> list[Any]:
+    """What is measured on in a round that may take so many batches, or parts of one.
+
+    Where that is too little, rounds are put together, and the last of them has it all: what weights
+    say late in a short run is worth more than what they say at its start.
+    """
+    found = _batches(search, max(1, int(batches)))
+    sizes = [len(t) for t in tree.flatten(found[:1]) if t is not None]
+    images = batches * max(sizes, default=0)
+    together = int(np.ceil(_LEAST_IMAGES / max(images, 1.0)))
+    if (number + 1) % together:
+        return []
+    if together > 1:
+        found, images = _batches(search, max(1, int(together * batches))), together * images
+    return [training_data.each(lambda t: t[: int(images)], batch) for batch in found]
 
 
 def _batches(search: "SearchModel", count: int) -> list[Any]:

@@ -2,9 +2,12 @@
 
 import dataclasses
 
+import keras
 import numpy as np
 import pytest
 
+import udc_tf
+from tests.export.layers_test import IMAGE, VECTOR, check_arrives, conv, head, noise
 from tests.support import npu_networks as nets
 from tests.support.paths import SHARED
 from udc_tf.export.npu import (
@@ -283,3 +286,10 @@ class TestStrictness:
         inputs = nets.random_inputs(network, 1)
         with pytest.raises(AccumulatorOverflowError, match=r"OP_CONV.*overflows its 12 bits"):
             network.run(inputs)
+
+
+def test_an_input_that_nothing_takes():
+    keras.utils.set_random_seed(0)
+    image, besides = keras.Input(IMAGE), keras.Input(VECTOR)
+    tiny = udc_tf.compact(keras.Model([image, besides], head(conv(image))))
+    check_arrives(tiny, [noise(IMAGE), noise(VECTOR)])
