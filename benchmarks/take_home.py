@@ -10,6 +10,7 @@ a card. The int8 network of the same family, at full width, is trained for as ma
 is far shorter than the recipes have it, for time; the cards say what it was.
 """
 
+import contextlib
 import dataclasses
 import functools
 import io
@@ -81,29 +82,29 @@ def measure_int8(name: str, seed: int = 0, width: float = 1.0) -> Row:
     for number in ("examples", "search_epochs", "samples", "size_compiles", "batch_size", "seed"):
         if number in given:
             given[number] = int(given[number])
-    os.chdir(workdir(name, 0).parent)
-    run = resolve(Options(**(given | {"flash": _LARGE})))
-    recipe, task, data = run.recipe, task_of(run.recipe.task), run.load_data()
-    epochs = recipe.search_epochs + recipe.stages.total_epochs
-    watch = Stopwatch()
-    whole = run.build_model(data.input_shape, data.classes)
-    tiny = udc_tf.compact(whole, width=width, bits=8)
-    folder = f"int8_width_{width}_seed_{seed}"
-    stages = dataclasses.replace(recipe.stages, epochs=epochs)
-    udc_tf.finetune(
-        tiny,
-        data.training_batches(recipe.batch_size, recipe.augmentation, run.seed),
-        validation_data=data.batches("validation", recipe.batch_size),
-        stages=stages,
-        loss=task.loss(tiny, stages.label_smoothing),
-        metrics=task.metrics(),
-        workdir=f"{folder}_state",
-        seed=run.seed,
-        verbose=2,
-    )
-    scores = training_steps.evaluate_parts(run, tiny, data)
-    calibration = training_steps.calibration_inputs(data)
-    made = udc_tf.export.export(tiny, folder, accelerator=ACCELERATOR, calibration=calibration)
+    with contextlib.chdir(workdir(name, 0).parent):
+        run = resolve(Options(**(given | {"flash": _LARGE})))
+        recipe, task, data = run.recipe, task_of(run.recipe.task), run.load_data()
+        epochs = recipe.search_epochs + recipe.stages.total_epochs
+        watch = Stopwatch()
+        whole = run.build_model(data.input_shape, data.classes)
+        tiny = udc_tf.compact(whole, width=width, bits=8)
+        folder = f"int8_width_{width}_seed_{seed}"
+        stages = dataclasses.replace(recipe.stages, epochs=epochs)
+        udc_tf.finetune(
+            tiny,
+            data.training_batches(recipe.batch_size, recipe.augmentation, run.seed),
+            validation_data=data.batches("validation", recipe.batch_size),
+            stages=stages,
+            loss=task.loss(tiny, stages.label_smoothing),
+            metrics=task.metrics(),
+            workdir=f"{folder}_state",
+            seed=run.seed,
+            verbose=2,
+        )
+        scores = training_steps.evaluate_parts(run, tiny, data)
+        calibration = training_steps.calibration_inputs(data)
+        made = udc_tf.export.export(tiny, folder, accelerator=ACCELERATOR, calibration=calibration)
     return {
         "epochs": epochs,
         "validation": scores["validation_score"],
