@@ -1,6 +1,7 @@
 """`udc_tf.compress`: inside the budget, near the original, the same every time, or a sentence."""
 
 import dataclasses
+import re
 
 import keras
 import numpy as np
@@ -220,6 +221,20 @@ class TestRefusals:
         data = [networks.normal(4, count=count) for count in (32, 16)]
         with pytest.raises(ValueError, match=r"same number of examples\. Received: 32, 16"):
             udc_tf.compress(model, udc_tf.Flash(BUDGET), data)
+
+    def test_what_is_not_weights_is_known_before_anything_is_measured(self):
+        """Each of an LSTM's steps takes some 850 bytes; its weights are stored once for all."""
+        inputs = keras.Input((3, 4))
+        model = keras.Model(inputs, kl.Dense(3, name="head")(kl.LSTM(8)(inputs)))
+        model.get_layer("head").bias.assign([0.1, 0.2, 0.3])
+        said: list[str] = []
+        with pytest.raises(ValueError, match=r"at least .* bytes of flash") as caught:
+            udc_tf.compress(
+                model, udc_tf.Flash(2_000), networks.normal(3, 4, count=16), say=said.append
+            )
+        assert said == []
+        least = int(re.search(r"at least ([\d,]+)", str(caught.value))[1].replace(",", ""))
+        assert 3 * 700 < least < 6_000
 
     def test_a_workdir_that_is_a_file(self, model, examples, tmp_path):
         path = tmp_path / "file"

@@ -8,7 +8,6 @@ from typing import Any
 
 import keras
 import numpy as np
-from absl import logging
 
 from udc_tf.compress.compress_settings import CompressSettings
 from udc_tf.compress.compressor import Compressor
@@ -39,7 +38,7 @@ def compress(
     settings: CompressSettings | None = None,
     seed: int = 0,
     allow_cpu: bool = False,
-    say: Callable[[str], object] = logging.info,
+    say: Callable[[str], object] = print,
 ) -> keras.Model:
     """A trained model inside a budget, without training.
 
@@ -85,7 +84,8 @@ def compress(
     >>> images = np.random.default_rng(0).normal(size=(32, 8, 8, 1)).astype("float32")
     >>> model.compile("adam", "mse")
     >>> _ = model.fit(images, np.ones((32, 10)), verbose=0)
-    >>> tiny = udc_tf.compress(model, udc_tf.Flash("3500B"), images)
+    >>> tiny = udc_tf.compress(model, udc_tf.Flash("3500B"), images)  # doctest: +ELLIPSIS
+    compress: the least is ... bytes of flash, the budget is 3,500 bytes of flash...
     >>> tiny.compression.flash_bytes <= 3500
     True
     """
@@ -117,7 +117,7 @@ def compress_front(
     settings: CompressSettings | None = None,
     seed: int = 0,
     allow_cpu: bool = False,
-    say: Callable[[str], object] = logging.info,
+    say: Callable[[str], object] = print,
 ) -> list[keras.Model]:
     """The same for several budgets, from one measurement of the sensitivities.
 
