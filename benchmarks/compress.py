@@ -101,15 +101,21 @@ def measure_float(case: Case) -> Row:
     return {"flash": int8, **scores(model, data)}
 
 
-def measure_front(case: Case, budgets: dict[str, int]) -> Iterator[tuple[str, Row, keras.Model]]:
-    """All budgets from one measurement, which the first of them pays for."""
+def measure_front(
+    case: Case, budgets: dict[str, int]
+) -> Iterator[tuple[str, Row, keras.Model | None]]:
+    """All budgets from one measurement, which the first of them pays for; None: out of reach."""
     data = case.data()
     with tempfile.TemporaryDirectory() as folder:
         for name, budget in budgets.items():
             watch = Stopwatch()
-            tiny = udc_tf.compress(
-                case.trained(), udc_tf.Flash(budget), data[0][0][:_EXAMPLES], workdir=folder
-            )
+            try:
+                tiny = udc_tf.compress(
+                    case.trained(), udc_tf.Flash(budget), data[0][0][:_EXAMPLES], workdir=folder
+                )
+            except ValueError as error:
+                yield name, {"budget": budget, "refused": str(error)}, None
+                continue
             taken = watch.read()
             found = tiny.compression
             yield (
@@ -185,8 +191,11 @@ def _fill_front(rows: Rows, case: Case, budgets: dict[str, int]) -> None:
     """Adds the rows of those budgets that have none."""
 
     def missing(budget: str) -> bool:
-        hows = ("compress", "finetuned") if _is_finetuned(budget) else ("compress",)
-        return any(f"{case.name}/{how}/{budget}" not in rows.read() for how in hows)
+        found = rows.read()
+        row = found.get(f"{case.name}/compress/{budget}")
+        if row is None or "refused" in row:
+            return row is None
+        return _is_finetuned(budget) and f"{case.name}/finetuned/{budget}" not in found
 
     wanted = {name: size for name, size in budgets.items() if missing(name)}
     claim = rows.claim(f"{case.name}/front") if wanted else None
@@ -196,7 +205,7 @@ def _fill_front(rows: Rows, case: Case, budgets: dict[str, int]) -> None:
         for name, row, tiny in measure_front(case, wanted):
             rows.add(f"{case.name}/compress/{name}", row)
             print(f"{case.name}/compress/{name}: {row}", flush=True)
-            if _is_finetuned(name):
+            if tiny is not None and _is_finetuned(name):
                 rows.once(
                     f"{case.name}/finetuned/{name}",
                     lambda tiny=tiny, row=row: measure_finetuned(case, tiny, row["budget"]),

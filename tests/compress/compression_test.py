@@ -190,6 +190,7 @@ class TestRefusals:
             ({"seed": "a"}, "`seed` must be a whole number"),
             ({"settings": {"steps": 3}}, "`settings` must be"),
             ({"data": "huge"}, "scaled as in training"),
+            ({"say": None}, "`say` must be a function"),
         ],
     )
     def test_in_a_sentence(self, model, examples, tmp_path, change, message):
@@ -251,6 +252,12 @@ class TestRefusals:
         broken = _network()
         broken.get_layer("head").bias.assign([np.nan] * 5)
         with pytest.raises(ValueError, match="finite weights"):
+            udc_tf.compress(broken, udc_tf.Flash(BUDGET), examples)
+
+    def test_weights_beyond_what_is_computed_with(self, examples):
+        broken = _network()
+        broken.get_layer("conv").kernel.assign(1e20 * broken.get_layer("conv").kernel)
+        with pytest.raises(ValueError, match=r"Weights must be below 1e\+09"):
             udc_tf.compress(broken, udc_tf.Flash(BUDGET), examples)
 
     def test_settings_out_of_their_range(self):

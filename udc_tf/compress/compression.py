@@ -136,7 +136,7 @@ def compress_front(
     ```
     """
     begun = time.process_time()
-    _require_plain(seconds, seed, settings, workdir)
+    _require_plain(seconds, seed, settings, workdir, say)
     until = None if seconds is None else time.monotonic() + seconds
     wanted = [checked_targets(target) for target in targets]
     if not wanted:
@@ -168,13 +168,15 @@ def compress_front(
     ]
 
 
-def _require_plain(seconds: Any, seed: Any, settings: Any, workdir: Any) -> None:
+def _require_plain(seconds: Any, seed: Any, settings: Any, workdir: Any, say: Any) -> None:
     if seconds is not None and not (is_number(seconds) and seconds > 0):
         raise ValueError(f"`seconds` must be a number above zero, or None. Received: {seconds!r}")
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise ValueError(f"`seed` must be a whole number, at least 0. Received: {seed!r}")
     if settings is not None and not isinstance(settings, CompressSettings):
         raise ValueError(f"`settings` must be udc_tf.CompressSettings(...). Received: {settings!r}")
+    if not callable(say):
+        raise ValueError(f"`say` must be a function of a line of text. Received: {say!r}")
     if workdir is not None and Path(workdir).exists() and not Path(workdir).is_dir():
         raise ValueError(f"`workdir` must be a folder. Received: {str(workdir)!r}, a file")
 

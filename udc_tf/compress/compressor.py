@@ -220,10 +220,6 @@ class Compressor:
         if any(p.smallest > p.budget for p in prices):
             raise _out_of_reach(problem, prices)
         self._progress.say(f"compress: the least is {_least(problem, prices)}")
-        sensitivities = self._sensitivities()
-        prices = self._trials.prices(problem, self._entropies())
-        if self._best_choice(prices, sensitivities) is None:
-            raise _out_of_reach(problem, prices)
 
     def _entropies(self) -> dict[str, Sequence[float]]:
         layers = self._sensitivities().layers

@@ -74,14 +74,18 @@ class Prices:
     def seen(self, least: Sequence[float], most: Sequence[float]) -> "Prices":
         """With what each layer takes in the files of the smallest and of the largest network.
 
-        No option takes less than the least. Where both take several times what is computed, the
-        file has copies of the weights, as it may of a layer that is called several times.
+        No option takes less than the least, and the cheapest takes just that. Where both take
+        several times what is computed, the file has copies of the weights, as it may of a layer
+        that is called several times.
         """
         layers = []
         for prices, low, high in zip(self.layers, least, most, strict=True):
             low = _LEAST * low
             copies = min(high / max(float(prices.max()), 1.0), low / max(float(prices.min()), 1.0))
-            layers.append(np.maximum(prices * (copies if copies > _COPIES else 1.0), low))
+            cheapest = int(prices.argmin())
+            prices = np.maximum(prices * (copies if copies > _COPIES else 1.0), low)
+            prices[cheapest] = low
+            layers.append(prices)
         return dataclasses.replace(self, layers=tuple(layers))
 
     def without_options(self, found: float) -> "Prices":
