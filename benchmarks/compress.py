@@ -197,7 +197,8 @@ def _fill_front(rows: Rows, case: Case, budgets: dict[str, int]) -> None:
             return row is None
         return _is_finetuned(budget) and f"{case.name}/finetuned/{budget}" not in found
 
-    wanted = {name: size for name, size in budgets.items() if missing(name)}
+    asked = flags.FLAGS.budgets
+    wanted = {name: size for name, size in budgets.items() if name in asked and missing(name)}
     claim = rows.claim(f"{case.name}/front") if wanted else None
     if claim is None:
         return
@@ -270,6 +271,7 @@ def _verdict(share: float, whole: float, compress: float, uniform: float | None)
 
 def main() -> None:
     flags.DEFINE_string("networks", ",".join(CASES), "Which, with commas.")
+    flags.DEFINE_list("budgets", [*_SHARES, *_BITS], "Shares of int8, bits of uniform ones.")
     flags.DEFINE_bool("finetune", True, "Whether three epochs follow at two of the budgets.")
     flags.DEFINE_bool("parts", False, "Also leaves out one part at a time.")
     flags.DEFINE_bool("times", False, "Also processor time of ResNet8 and MobileNetV2 0.35.")

@@ -14,6 +14,7 @@ from tests.support.eager import run_eagerly
 from udc_tf.compress.compress_settings import CompressSettings
 from udc_tf.compress.examples import checked_labels, trained_model
 from udc_tf.export import run
+from udc_tf.finetune.statistics import without_dropout
 from udc_tf.layers.inventory import activation_quantizers, kernel_layers
 
 BUDGET = 6_700
@@ -30,7 +31,8 @@ def _network():
     y = kl.Conv2D(16, 1, activation="relu", name="pointwise")(y)
     x = kl.Add()([x, y])
     x = kl.Conv2D(24, 3, strides=2, activation="relu", name="conv")(x)
-    x = kl.Dense(5, name="head")(kl.GlobalAveragePooling2D()(x))
+    x = kl.Dropout(0.5, name="dropout")(kl.GlobalAveragePooling2D()(x))
+    x = kl.Dense(5, name="head")(x)
     model = networks.randomized(keras.Model(inputs, x, name="mixed"))
     model.get_layer("head").bias.assign(np.linspace(-0.5, 0.5, 5))
     return model
@@ -156,6 +158,14 @@ class TestGentle:
             np.testing.assert_array_equal(layer.mask, mask)
         for quantizer, maximum in zip(activation_quantizers(network), ranges, strict=True):
             np.testing.assert_array_equal(quantizer.maximum, maximum)
+
+    def test_dropout_is_put_off_and_stays_in_the_network(self, tiny, examples):
+        """With batch norms that stand still, weights would learn to make good what it changes."""
+        dropout = tiny.get_layer("dropout")
+        with without_dropout(tiny):
+            outputs = dropout(examples, training=True)
+        np.testing.assert_array_equal(outputs, examples)
+        assert dropout.rate == 0.5
 
     def test_a_network_with_nothing_to_keep_is_refused(self, model, examples):
         untrained = udc_tf.compact(model)
