@@ -87,7 +87,10 @@ NETWORKS = {
         data="Fashion-MNIST (Zalando), MIT licence: 60,000 images to train, 10,000 to test",
         not_for="Shop images on black, always one of ten classes: a benchmark, not a product.",
         budgets=("8KiB", "16KiB", "24KiB"),
-        training=_LONGER,
+        training=(
+            *("--examples=6000", "--search_epochs=3", "--finetune_epochs=8", "--batch_size=32"),
+            *_SHORT,
+        ),
     ),
     "spoken_digits_ds_cnn": Network(
         recipe="spoken_digits",
