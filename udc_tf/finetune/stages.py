@@ -1,6 +1,6 @@
 """The plan of a finetuning run: three stages and their learning rates.
 
-1. weights quantized, nothing pruned;
+1. weights quantized, nothing pruned, but for inherited weights of one bit;
 2. pruning annealed from nothing to each layer's rate, masks following the weights;
 3. both held: masks, batch-norm statistics and activation ranges stand still.
 """
