@@ -41,12 +41,11 @@ def measure(name: str, share: float, seed: int) -> Row:
     arch = search.architecture()
     budget = Budget(search.problem.bound)
     chosen = most_likely(search.state.log_probabilities()).numpy().argmax(axis=1)
-    sizes = np.where(search.state.valid, budget.after_moves(chosen), np.inf)
+    larger = np.arange(search.state.options) > chosen[:, None]  # options are in this order
+    fits = search.state.valid.numpy() & (budget.after_moves(chosen) <= 1)
     return {
         "budget": target.budget,
-        "larger options that fit": int(
-            ((sizes > budget.ratio(chosen) + 1e-6) & (sizes <= 1)).sum()
-        ),
+        "larger options that fit": int((larger & fits).sum()),
         "argmax / budget before repair": round(history["argmax_ratio"][-1], 4),
         "architecture / budget": round(arch.flash_bytes / target.budget, 4),
     }
