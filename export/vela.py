@@ -170,8 +170,8 @@ class System:
         system = cls(**{**found, "accelerator": found["accelerator"] or DEFAULT})
         config, mode = default_system(system.accelerator)
         config, mode = system.system_config or config, system.memory_mode or mode
-        vela_names.require_names(system.accelerator, config, mode, system.config)
         require_mode(system.accelerator, mode, system.config)
+        vela_names.require_names(system.accelerator, config, mode, system.config)
         return system
 
 
