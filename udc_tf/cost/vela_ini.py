@@ -28,7 +28,7 @@ def read_ini(path: str | os.PathLike) -> configparser.ConfigParser:
         raise ValueError(f"`vela_config` is a vela.ini. Received: {path}, which is no file")
     reader = configparser.ConfigParser()
     try:
-        reader.read(path)
+        reader.read(str(path))
     except (configparser.Error, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"`vela_config` is a vela.ini: {reason}. Received: {path}") from error
