@@ -15,9 +15,11 @@ from udc_tf.graph.affine import Affine
 from udc_tf.graph.trace import Node
 
 _SEQUENCE, _IMAGE = 3, 4  # axes
-# Vela 5.2 reads from the start of what is sliced for a transposed convolution, and for 32 and 64
-# MACs puts the look-up table behind a transposition beyond the end of SHRAM.
+# Vela 5.2 reads from the start of what is sliced for a transposed convolution, for 32 and 64 MACs
+# puts the look-up table behind a transposition beyond the end of SHRAM, and writes an enlarged
+# image over others that it is lined up with.
 _TOO_CLOSE = {
+    "RESIZE_BILINEAR": ("CONCATENATION",),
     "STRIDED_SLICE": ("TRANSPOSE_CONV",),
     "TRANSPOSE": ("LOGISTIC", "TANH", "LEAKY_RELU", "ELU", "HARD_SWISH", "PRELU", "SOFTMAX"),
 }

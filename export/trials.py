@@ -14,7 +14,8 @@ from udc_tf.cost.device_targets import Cycles, Sram
 from udc_tf.cost.targets import Bound, BoundTarget, Flash, Target
 from udc_tf.export import vela
 from udc_tf.export.device_check import undisturbed_randomness
-from udc_tf.export.size_fit import Measurement, measure_one
+from udc_tf.export.size_coefficients import Measurement
+from udc_tf.export.size_fit import measure_one
 from udc_tf.search.extract import repaired_choice
 from udc_tf.search.model import SearchModel
 from udc_tf.search.repair import Budget, extreme

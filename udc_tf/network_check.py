@@ -78,6 +78,11 @@ def require_int8(graph: Graph, accelerators: Sequence[str]) -> None:
         logging.warning("No device was named, so training goes on, but %s", found.sentence())
 
 
+def with_first_sizes(problem: Any) -> Any:
+    """A `SearchProblem` whose targets of flash know the files that Vela made of its extremes."""
+    return importlib.import_module("udc_tf.export.first_sizes").with_first_sizes(problem)
+
+
 def choose_within(search: Any) -> tuple[Any, tuple[float | None, ...]]:
     """Options of a search's decisions that Vela says are inside of every target, and what of each.
 

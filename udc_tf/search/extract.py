@@ -29,11 +29,20 @@ if TYPE_CHECKING:
 _Option = TypeVar("_Option", int, float)
 
 
+class UnreachedError(ValueError):
+    """No configuration was found inside the targets, by what is predicted."""
+
+
 def extract_architecture(search: "SearchModel", batches: Iterable[Any] | None) -> Architecture:
     """The most likely configuration inside every target, with the search's weights."""
     targets = search.problem.targets
     if not any(isinstance(t, OnDevice) for t in targets):
-        return architecture_of(search, repaired_choice(search), batches)
+        try:
+            return architecture_of(search, repaired_choice(search), batches)
+        except UnreachedError:
+            if search.problem.compactable is None or not _any_flash(targets):
+                raise
+    # Vela says what the device takes: of flash where what is predicted leaves nothing.
     chosen, asked = network_check.choose_within(search)
     found = architecture_of(search, chosen, batches)
     needs = [
@@ -41,6 +50,10 @@ def extract_architecture(search: "SearchModel", batches: Iterable[Any] | None) -
         for target, need, line in zip(targets, asked, found.needs, strict=True)
     ]
     return dataclasses.replace(found, needs=tuple(needs))
+
+
+def _any_flash(targets: Iterable[Target]) -> bool:
+    return any(isinstance(target, Flash) for target in targets)
 
 
 def most_likely_architecture(search: "SearchModel") -> Architecture:
@@ -91,7 +104,7 @@ def repaired_choice(
     chosen = repair(scores, search.state.valid.numpy(), budget, smallest, worth)
     ratio = budget.ratio(chosen)
     if ratio > 1:
-        raise ValueError(f"No configuration inside the targets was found: {ratio:.1%} of them.")
+        raise UnreachedError(f"No configuration inside the targets was found: {ratio:.1%} of them.")
     return chosen
 
 
