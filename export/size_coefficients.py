@@ -28,6 +28,7 @@ class Measurement:
         flash_bytes: the file.
         sram_bytes, cycles: as Vela plans and estimates them.
         step_cycles: the estimate by operator.
+        encoded_bytes: all encoded weights, each once.
     """
 
     options: tuple[int, ...]
@@ -38,6 +39,7 @@ class Measurement:
     sram_bytes: int = 0
     cycles: int = 0
     step_cycles: dict[str, int] = dataclasses.field(default_factory=dict)
+    encoded_bytes: int = 0
 
     def predicted(self, model: SizeModel) -> float:
         """What a size model says about it."""

@@ -270,6 +270,7 @@ def compiled_measurement(
         sram_bytes=compiled.sram_bytes,
         cycles=compiled.cycles,
         step_cycles=step_cycles(exact.network, compiled),
+        encoded_bytes=compiled.encoded_weight_bytes,
     )
 
 

@@ -92,6 +92,11 @@ def choose_within(search: Any) -> tuple[Any, tuple[float | None, ...]]:
     return trial.chosen, trial.needs
 
 
+def is_within(search: Any, chosen: Any) -> bool:
+    """Whether Vela says that these options of a search's decisions are inside of every target."""
+    return importlib.import_module("udc_tf.export.trials").is_within(search, chosen)
+
+
 def require_smallest(search: Any) -> None:
     """Raises a `ValueError` if Vela says that not even the smallest network keeps the targets."""
     importlib.import_module("udc_tf.export.trials").require_smallest(search)

@@ -160,12 +160,16 @@ class BoundFlash:
 
     def layer_bytes(self, counts: Counts) -> Any:
         """Bytes of each layer, [..., layers]."""
+        overhead = self.model.per_channel * counts.records + self.model.per_operator
+        return self.weight_bytes(counts) + counts.present * overhead
+
+    def weight_bytes(self, counts: Counts) -> Any:
+        """Bytes of each layer's encoded weights, [..., layers]."""
         amounts = self.amounts(counts)
         bits = self.model.mask_cost * amounts.pop("mask_cost")
         for table, amount in amounts.items():
             bits += counts.by_bits[table] * amount
-        stored = bits / 8 + self.model.per_channel * counts.records
-        return counts.present * (stored + self.model.per_operator)
+        return counts.present * bits / 8
 
     def amounts(self, counts: Counts) -> dict[str, Any]:
         """How much each layer has of each coefficient of the coding, [..., layers]."""

@@ -26,6 +26,7 @@ from udc_tf.training.seeding import seed_random_layers
 if TYPE_CHECKING:
     from udc_tf.search.model import SearchModel
 
+_FEW_WEIGHTS = 0.1  # of the predicted flash
 _Option = TypeVar("_Option", int, float)
 
 
@@ -37,12 +38,10 @@ def extract_architecture(search: "SearchModel", batches: Iterable[Any] | None) -
     """The most likely configuration inside every target, with the search's weights."""
     targets = search.problem.targets
     if not any(isinstance(t, OnDevice) for t in targets):
-        try:
-            return architecture_of(search, repaired_choice(search), batches)
-        except UnreachedError:
-            if search.problem.compactable is None or not _any_flash(targets):
-                raise
-    # Vela says what the device takes: of flash where what is predicted leaves nothing.
+        found = _within_by_prediction(search)
+        if found is not None:
+            return architecture_of(search, found, batches)
+    # Vela says what the device takes: of flash, too, where what is predicted will not do.
     chosen, asked = network_check.choose_within(search)
     found = architecture_of(search, chosen, batches)
     needs = [
@@ -52,8 +51,34 @@ def extract_architecture(search: "SearchModel", batches: Iterable[Any] | None) -
     return dataclasses.replace(found, needs=tuple(needs))
 
 
-def _any_flash(targets: Iterable[Target]) -> bool:
-    return any(isinstance(target, Flash) for target in targets)
+def _within_by_prediction(search: "SearchModel") -> np.ndarray | None:
+    """The most likely options inside the targets; None where only Vela can say what is inside.
+
+    What is predicted of flash may be some percent too low. `export` then takes that away from the
+    weights, unless there are next to none.
+    """
+    problem = search.problem
+    flash = [b for t, b in zip(problem.targets, problem.bound, strict=True) if isinstance(t, Flash)]
+    can_ask = flash and problem.compactable is not None
+    try:
+        chosen = repaired_choice(search)
+    except UnreachedError:
+        if can_ask:
+            return None
+        raise
+    if can_ask and any(weight_share(b, chosen) < _FEW_WEIGHTS for b in flash):
+        return chosen if network_check.is_within(search, chosen) else None
+    return chosen
+
+
+def weight_share(flash: Any, chosen: np.ndarray) -> float:
+    """Of all predicted bytes of flash those of weights.
+
+    Args:
+        flash: a bound target of flash.
+    """
+    counts = flash.maps.counts(flash.maps.one_hot(chosen))
+    return float(flash.priced.weight_bytes(counts).sum() / flash.cost(counts))
 
 
 def most_likely_architecture(search: "SearchModel") -> Architecture:
