@@ -20,6 +20,7 @@ from absl.testing import flagsaver
 
 import udc_tf
 from tests.support.eager import run_eagerly
+from tests.support.few_steps import compress_in_few_steps
 from tests.support.paths import ROOT
 from udc_tf.cli import commands, report_command
 from udc_tf.export import run_main
@@ -176,6 +177,7 @@ def test_examples_run(page, names, folder, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
     monkeypatch.setattr(sys, "modules", sys.modules.copy())  # other tests have modules of a name
+    compress_in_few_steps(monkeypatch)
     known = dict(names, udc_tf=udc_tf, keras=keras, tf=tf)
     with run_eagerly():
         for number, (language, text) in enumerate(page.blocks()):

@@ -145,7 +145,7 @@ def finetune(
     if state.restore():
         data.skip_to(state.progress.passes)
     else:
-        begin(tiny, stages.start, seed)
+        begin(tiny, stages, seed)
     if not state.progress.finished:
         build_metrics(finetuner, tiny, data.dataset.element_spec)
         run = _Run(finetuner, data, state, list(callbacks), verbose)
@@ -282,7 +282,7 @@ class _Run:
         self._settled = True
         if self._stages.start == "kept":
             return
-        refresh_masks(self._network, 1.0, self._stages.number_format)
+        refresh_masks(self._network, 1.0, self._stages)
         if self._stages.calibration_batches:
             recalibrate(self._network, self._data.inputs(self._stages.calibration_batches))
         for quantizer in activation_quantizers(self._network):
