@@ -1,8 +1,9 @@
 """What the files that are compiled before the first step say about sizes.
 
 The largest and the smallest network are compiled anyway, to know whether the device runs them. What
-these files take besides weights corrects what is predicted of overheads: commands depend on the
-shapes of tensors in ways that no formula here knows.
+these files take besides weights corrects what is predicted of overheads where that is too low:
+commands depend on the shapes of tensors in ways that no formula here knows. Where it is too high,
+budgets hold as it is.
 """
 
 import dataclasses
@@ -20,19 +21,23 @@ _MOST_BYTES_OF_A_WEIGHT = 1.0  # of 8 bits and a bell, which take 7 bits on aver
 
 
 def with_first_sizes(problem: SearchProblem) -> SearchProblem:
-    """The same problem, with targets of flash that know these files where they knew nothing."""
+    """The same problem, with targets of flash corrected that nothing was measured for."""
 
     def taught(target: Target) -> Target:
         if not isinstance(target, Flash) or is_fitted(target):
             return target
-        return dataclasses.replace(target, size_model=_size_model(problem, target.accelerator))
+        rows = _measured(problem, target.accelerator)
+        low = any(row.predicted_overhead(SizeModel()) < row.overhead for row in rows)
+        return dataclasses.replace(target, size_model=fit_overheads(rows)) if low else target
 
     targets = tuple(taught(target) for target in problem.targets)
+    if targets == problem.targets:
+        return problem
     bound = tuple(target.bind(problem.plan) for target in targets)
     return dataclasses.replace(problem, targets=targets, bound=bound)
 
 
-def _size_model(problem: SearchProblem, accelerator: str) -> SizeModel:
+def _measured(problem: SearchProblem, accelerator: str) -> list[Measurement]:
     (graph, groups), plan = problem.compactable, problem.plan
     bound = FlashCost(accelerator).bind(plan)
     files = device_check.files_of_search(graph, groups, plan, accelerator)
@@ -50,4 +55,4 @@ def _size_model(problem: SearchProblem, accelerator: str) -> SizeModel:
                 flash_bytes=file.flash_bytes,
             )
         )
-    return fit_overheads(rows)
+    return rows

@@ -41,6 +41,16 @@ class Measurement:
     step_cycles: dict[str, int] = dataclasses.field(default_factory=dict)
     encoded_bytes: int = 0
 
+    @property
+    def overhead(self) -> int:
+        """What the file takes besides weights."""
+        return self.flash_bytes - self.weight_bytes
+
+    def predicted_overhead(self, model: SizeModel) -> float:
+        """What a size model says about that."""
+        features = {name: self.features[name] for name in _OVERHEAD_SPREAD}
+        return dataclasses.replace(self, features=features).predicted(model)
+
     def predicted(self, model: SizeModel) -> float:
         """What a size model says about it."""
         return self.constant + sum(
@@ -86,9 +96,7 @@ def fit(rows: Sequence[Measurement]) -> SizeModel:
 
 def fit_overheads(rows: Sequence[Measurement]) -> SizeModel:
     """The coefficients of overheads alone, for files of which the weights are known exactly."""
-    return _with_coefficients(
-        _fit_overheads(rows, np.array([row.flash_bytes - row.weight_bytes for row in rows], float))
-    )
+    return _with_coefficients(_fit_overheads(rows, np.array([row.overhead for row in rows], float)))
 
 
 def _fit_overheads(rows: Sequence[Measurement], overheads: np.ndarray) -> dict[str, float]:

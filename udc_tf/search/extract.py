@@ -38,9 +38,9 @@ def extract_architecture(search: "SearchModel", batches: Iterable[Any] | None) -
     """The most likely configuration inside every target, with the search's weights."""
     targets = search.problem.targets
     if not any(isinstance(t, OnDevice) for t in targets):
-        found = _within_by_prediction(search)
-        if found is not None:
-            return architecture_of(search, found, batches)
+        predicted = _within_by_prediction(search)
+        if predicted is not None:
+            return architecture_of(search, predicted, batches)
     # Vela says what the device takes: of flash, too, where what is predicted will not do.
     chosen, asked = network_check.choose_within(search)
     found = architecture_of(search, chosen, batches)

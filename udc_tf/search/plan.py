@@ -58,7 +58,7 @@ def plan_search(
             layers.append(_priced(node, channels, space, left_out))
             if getattr(node.layer, "depth_multiplier", 1) > 1 and node.inputs[0].shape[-1] != 1:
                 fixed.append(_interleaved(node, channels))
-            if 1 < getattr(node.layer, "groups", 1) < node.inputs[0].shape[-1]:
+            if 1 < getattr(node.layer, "groups", 1) < (node.inputs[0].shape[-1] or 0):
                 fixed.append(_in_groups(node, channels))
             activation = activation_of_node(node)
             if not activation.fuses:
