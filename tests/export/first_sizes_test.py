@@ -101,7 +101,7 @@ class TestPrices:
             (multiplied, (8, 8, 3)),
             (multiplied, (16, 16, 3)),
             (enlarged, (8, 8, 3)),
-            (lambda x: kl.Softmax()(x), (16, 16, 3)),
+            (lambda x: kl.Softmax()(x), (8, 8, 3)),
             (attending, (4, 32, 3)),
             (lambda x: kl.Conv2D(16, 3, groups=4)(x), (8, 8, 3)),
         ],
