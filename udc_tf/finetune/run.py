@@ -1,5 +1,6 @@
 """Finetuning: a compact network trained so that deployment changes nothing."""
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from udc_tf.finetune.losses import Crossentropy, gives_probabilities
 from udc_tf.finetune.preparation import begin
 from udc_tf.finetune.pruning import AnnealedPruning, refresh_masks
 from udc_tf.finetune.stages import Stages
-from udc_tf.finetune.statistics import frozen_statistics, recalibrate
+from udc_tf.finetune.statistics import frozen_statistics, recalibrate, without_dropout
 from udc_tf.finetune.step import Finetuner, check_teacher
 from udc_tf.finetune.whole_biases import make_biases_whole
 from udc_tf.layers.compact_kernels import WeightTraining
@@ -255,13 +256,18 @@ class _Run:
             if stage < 3:
                 self._fit(end, **of_fit)
             else:
-                with frozen_statistics(self._network):
+                with frozen_statistics(self._network), self._undisturbed():
                     self._fit(end, **of_fit)
             previous = end
             if self._state.progress.stopped:
                 # A callback asked to stop: what is left is to make the network deployable.
                 break
         self._finish()
+
+    def _undisturbed(self) -> contextlib.AbstractContextManager[None]:
+        """What was fitted without dropout is kept without it."""
+        kept = self._stages.start == "kept"
+        return without_dropout(self._network) if kept else contextlib.nullcontext()
 
     def _take_averages(self) -> None:
         """Keras does at the end of a fit; but the state is kept before, and a run may be cut."""

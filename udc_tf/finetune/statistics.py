@@ -57,6 +57,24 @@ def frozen_statistics(network: keras.Model) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def without_dropout(network: keras.Model) -> Iterator[None]:
+    """No layer drops anything, even in training steps.
+
+    Dropout changes the variance of what goes into a batch norm, which one that stands still does
+    not make good: weights would learn to.
+    """
+    kinds = (keras.layers.Dropout, keras.layers.GaussianDropout, keras.layers.AlphaDropout)
+    layers = [(x, x.rate) for x in network.layers if isinstance(x, kinds)]
+    for layer, _ in layers:
+        layer.rate = 0.0
+    try:
+        yield
+    finally:
+        for layer, rate in layers:
+            layer.rate = rate
+
+
+@contextlib.contextmanager
 def _tracking(network: keras.Model, value: float) -> Iterator[None]:
     layers = [(q, q.tracking.numpy()) for q in activation_quantizers(network)]
     for quantizer, _ in layers:
