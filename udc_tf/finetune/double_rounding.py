@@ -14,12 +14,13 @@ import keras
 import numpy as np
 
 from udc_tf.graph.folds import Fold, Mean, folds, means
+from udc_tf.graph.trace import Graph
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
 from udc_tf.layers.compact_kernels import CompactKernel
 from udc_tf.quantize.rounding import first_rounding_of_mean, first_roundings
 
 
-def match_double_rounding(network: keras.Model) -> int:
+def match_double_rounding(network: keras.Model, graph: Graph | None = None) -> int:
     """Lets the activation quantizers behind kernels and means round as the int8 network will.
 
     Quantizers whose range several tensors share, or behind inputs that are not rounded or were
@@ -29,7 +30,7 @@ def match_double_rounding(network: keras.Model) -> int:
         How many quantizers round twice now.
     """
     count = 0
-    for fold in folds(network):
+    for fold in folds(network, graph):
         around = _rounding(fold)
         if around is None or not isinstance(fold.kernel, CompactKernel):
             continue
@@ -40,7 +41,7 @@ def match_double_rounding(network: keras.Model) -> int:
         units = _alive(of_input * of_weights / of_output)
         target.round_as_integers(units, first_roundings(units, 1.0))
         count += 1
-    for mean in means(network):
+    for mean in means(network, graph):
         around = _rounding(mean)
         if around is None:
             continue

@@ -4,12 +4,13 @@ import keras
 import numpy as np
 
 from udc_tf.finetune.rescaling import restore_norms
+from udc_tf.graph.trace import Graph
 from udc_tf.layers.inventory import activation_quantizers, kernel_layers
 from udc_tf.training.batch_norm import batch_norm_layers
 from udc_tf.training.seeding import drawn, seed_for, seed_random_layers
 
 
-def begin(network: keras.Model, start: str, seed: int = 0) -> None:
+def begin(network: keras.Model, start: str, seed: int = 0, graph: Graph | None = None) -> None:
     """Sets a network to where stage 1 begins, with weights as `Stages.start` says."""
     seed_random_layers(network, seed)
     if start == "kept":
@@ -18,7 +19,7 @@ def begin(network: keras.Model, start: str, seed: int = 0) -> None:
     if start == "fresh":
         reinitialize(network, seed)
     else:
-        restore_norms(network, seed)
+        restore_norms(network, seed, graph)
     prepare(network)
 
 

@@ -17,10 +17,12 @@ from udc_tf.finetune.stages import Stages
 from udc_tf.finetune.statistics import frozen_statistics, recalibrate
 from udc_tf.finetune.step import Finetuner, check_teacher
 from udc_tf.finetune.whole_biases import make_biases_whole
+from udc_tf.graph.trace import Graph, trace
+from udc_tf.layers.activation_quantizer import held
 from udc_tf.layers.compact_kernels import WeightTraining
 from udc_tf.layers.inventory import activation_quantizers, kernel_layers
 from udc_tf.layers.precision import computing_in
-from udc_tf.training import training_data, workers
+from udc_tf.training import batch_norm, training_data, workers
 from udc_tf.training.batch_norm import batch_norm_layers
 from udc_tf.training.built_metrics import build_metrics
 from udc_tf.training.divergence import EndsWhenNotFinite, told_briefly
@@ -141,14 +143,15 @@ def finetune(
         steps_per_execution=steps_per_execution,
         jit_compile=jit_compile,
     )
+    graph = trace(tiny)
     state = _state(workdir, finetuner, {"steps": data.steps, "seed": seed})
     if state.restore():
         data.skip_to(state.progress.passes)
     else:
-        begin(tiny, stages.start, seed)
+        begin(tiny, stages.start, seed, graph)
     if not state.progress.finished:
         build_metrics(finetuner, tiny, data.dataset.element_spec)
-        run = _Run(finetuner, data, state, list(callbacks), verbose)
+        run = _Run(finetuner, graph, data, state, list(callbacks), verbose)
         run.all_stages(
             validation_data=validation_data,
             class_weight=class_weight,
@@ -234,12 +237,14 @@ class _Run:
     def __init__(
         self,
         finetuner: Finetuner,
+        graph: Graph,
         data: EpochData,
         state: TrainingState,
         callbacks: Sequence[keras.callbacks.Callback],
         verbose: int | str,
     ):
         self._finetuner, self._network = finetuner, finetuner.network
+        self._graph = graph
         self._stages: Stages = finetuner.stages
         self._data, self._state = data, state
         self._callbacks, self._verbose = callbacks, verbose
@@ -255,7 +260,8 @@ class _Run:
             if stage < 3:
                 self._fit(end, **of_fit)
             else:
-                with frozen_statistics(self._network):
+                quantizers = activation_quantizers(self._network)
+                with frozen_statistics(self._network), held(quantizers):
                     self._fit(end, **of_fit)
             previous = end
             if self._state.progress.stopped:
@@ -294,8 +300,8 @@ class _Run:
             self._enter(3)
         for layer in kernel_layers(self._network):
             layer.alpha.assign(1.0)
-        make_biases_whole(self._network)
-        match_double_rounding(self._network)
+        make_biases_whole(self._network, self._graph)
+        match_double_rounding(self._network, self._graph)
         self._state.progress.finished = True
         self._state.save()
 
@@ -309,7 +315,9 @@ class _Run:
         pruning = AnnealedPruning(self._stages, self._network, self._data.steps)
         keep = KeepState(self._state, passes=lambda: self._data.passed)
         replicas = self._finetuner.distribute_strategy.num_replicas_in_sync
-        with told_briefly(), computing_in(self._network, keras.config.dtype_policy()):
+        network = self._network
+        computed = computing_in(network, keras.config.dtype_policy())
+        with told_briefly(), computed, batch_norm.fused(network):
             self._finetuner.fit(
                 training_data.for_replicas(self._data.dataset, replicas),
                 initial_epoch=done,

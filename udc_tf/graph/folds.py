@@ -44,8 +44,12 @@ class Fold:
         return Affine.of(bn, bn.moving_variance.shape[0]).factor
 
 
-def folds(network: keras.Model) -> list[Fold]:
+def folds(network: keras.Model, graph: Graph | None = None) -> list[Fold]:
     """The kernels of a functional model, in the order of their calls.
+
+    Args:
+        network: the model.
+        graph: its trace, for those who have it; it takes a second of a large network.
 
     Example:
 
@@ -55,7 +59,7 @@ def folds(network: keras.Model) -> list[Fold]:
     >>> [(fold.kernel.name, fold.batch_norm.name) for fold in folds(model)]
     [('dense', 'bn')]
     """
-    graph = trace(network)  # of copies of the layers, by the same names
+    graph = graph or trace(network)  # of copies of the layers, by the same names
     uses = Uses.of(graph)
     layers = {layer.name: layer for layer in network.layers}
     names = [node.name for node in graph.nodes]
@@ -92,9 +96,9 @@ class Mean:
     whole_inputs: bool = True
 
 
-def means(network: keras.Model) -> list[Mean]:
-    """The means over all positions in a functional model."""
-    graph = trace(network)
+def means(network: keras.Model, graph: Graph | None = None) -> list[Mean]:
+    """The means over all positions in a functional model; arguments as of `folds`."""
+    graph = graph or trace(network)
     uses = Uses.of(graph)
     layers = {layer.name: layer for layer in network.layers}
     names = [node.name for node in graph.nodes]
