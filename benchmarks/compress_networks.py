@@ -18,7 +18,9 @@ from udc_tf.models import ds_cnn, mobilenet_v1, resnet8
 from udc_tf.models.data import cifar, fashion_mnist
 
 CACHE = pathlib.Path(tempfile.gettempdir(), "udc_tf_compress")
+_IMAGES, _SPOKEN = 10_000, 8_000  # of the training set; images once more as in a mirror
 _VALIDATION = 2_000
+_FASHION = (28, 28, 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,20 +60,20 @@ class Case:
 
 
 @functools.cache
-def _images(name: str, count: int) -> tuple[Arrays, Arrays, Arrays]:
+def _images(name: str) -> tuple[Arrays, Arrays, Arrays]:
     unpacked = CACHE / "fashion-mnist"  # the four files, where Debian's package is not installed
     if name == "fashion":
         found = fashion_mnist(unpacked if unpacked.is_dir() else None)
     else:
         found = cifar("cifar10", unpacked_cifar(CACHE))
-    limits = {"train": count, "validation": _VALIDATION, "test": None}
+    limits = {"train": _IMAGES, "validation": _VALIDATION, "test": None}
     train, *others = (found.arrays(part, limit) for part, limit in limits.items())
     mirrored = np.concatenate([train[0], train[0][:, :, ::-1]])
     return (mirrored, np.tile(train[1], 2)), *others
 
 
 @functools.cache
-def _speech(mfcc: bool, count: int) -> tuple[Arrays, Arrays, Arrays]:
+def _speech(mfcc: bool) -> tuple[Arrays, Arrays, Arrays]:
     """Spoken digits by speaker; as ten cepstral coefficients or as forty bands."""
     with np.load(SHARED / "data" / "spoken_digits.npz") as file:
         x, y, speaker = (file[key] for key in ("logmel", "label", "speaker"))
@@ -81,7 +83,7 @@ def _speech(mfcc: bool, count: int) -> tuple[Arrays, Arrays, Arrays]:
         cosines = np.cos(np.pi / x.shape[-1] * (bands[:, None] + 0.5) * orders)
         x = (x @ (cosines / 10).astype(np.float32))[..., None]
     parts = []
-    for low, high, most in ((1, 48, count), (49, 54, _VALIDATION), (55, 60, None)):
+    for low, high, most in ((1, 48, _SPOKEN), (49, 54, _VALIDATION), (55, 60, None)):
         chosen = np.flatnonzero((speaker >= low) & (speaker <= high))
         chosen = np.random.default_rng(0).permutation(chosen)[:most]
         parts.append((x[chosen], y[chosen].astype(np.int32)))
@@ -157,20 +159,17 @@ def _bytes_of_cifar() -> tuple[Arrays, Arrays, Arrays]:
 CASES = {
     case.name: case
     for case in (
-        Case("resnet8_cifar", resnet8, lambda: _images("cifar", 20_000), 6),
-        Case(
-            "ds_cnn_speech",
-            lambda: ds_cnn((49, 10, 1), classes=10),
-            lambda: _speech(True, 8_000),
-            6,
-        ),
+        Case("conv1d_speech", conv1d, lambda: _speech(False), 6),
+        Case("ds_cnn_speech", lambda: ds_cnn((49, 10, 1), classes=10), lambda: _speech(True), 6),
+        Case("ds_cnn_fashion", lambda: ds_cnn(_FASHION, classes=10), lambda: _images("fashion"), 4),
         Case(
             "mobilenet_fashion",
-            lambda: mobilenet_v1((28, 28, 1), classes=10),
-            lambda: _images("fashion", 20_000),
+            lambda: mobilenet_v1(_FASHION, classes=10),
+            lambda: _images("fashion"),
             6,
         ),
-        Case("conv1d_speech", conv1d, lambda: _speech(False, 8_000), 6),
+        Case("resnet8_fashion", lambda: resnet8(_FASHION), lambda: _images("fashion"), 4),
+        Case("resnet8_cifar", resnet8, lambda: _images("cifar"), 6),
         Case("mlperf_resnet8", mlperf_resnet8, _bytes_of_cifar, 0),
     )
 }

@@ -53,7 +53,7 @@ def finetuning_step(width: float, alpha: float):
     def step(x, y):
         nonlocal steps
         if steps % 16 == 0:
-            refresh_masks(tiny, 1.0, "shifted")
+            refresh_masks(tiny, 1.0, Stages())
             fit_ranges(tiny)
         steps += 1
         return finetuner.train_on_batch(x, y)

@@ -18,6 +18,7 @@ from benchmarks.data import scaled_digits
 from benchmarks.planted import (
     IMAGES,
     Problem,
+    branches,
     classes,
     conv,
     digits_and_noise,
@@ -91,6 +92,13 @@ def digits_and_others(rng: np.random.Generator) -> tuple:
     return [x, x[rng.permutation(len(x))]], y
 
 
+def digits_and_one_image(rng: np.random.Generator, is_blank: bool) -> tuple:
+    """Beside each digit one and the same image: all ones, or noise."""
+    x, y = scaled_digits("train", IMAGES)
+    image = np.ones(x.shape[1:]) if is_blank else rng.normal(size=x.shape[1:])
+    return [x, np.repeat(image[None].astype("float32"), len(x), axis=0)], y
+
+
 def concatenated_branch() -> keras.Model:
     """A trunk with two branches behind it in one tensor; one is made from noise."""
     inputs = two_inputs((8, 8, 1))
@@ -162,7 +170,7 @@ def two_kernels(largest: int) -> keras.Model:
     return keras.Model(inputs, ends)
 
 
-def kernels(sizes: Sequence[int], distance: int, budget: int) -> Problem:
+def kernels(sizes: Sequence[int], distance: int, budget: int, **space: Sequence) -> Problem:
     def data(rng: np.random.Generator) -> tuple:
         (x_far, y_far), (x_near, y_near) = textures(rng, distance), shades(rng)
         return [x_far, x_near], [y_far, y_near]
@@ -178,7 +186,7 @@ def kernels(sizes: Sequence[int], distance: int, budget: int) -> Problem:
         score,
         {"kernel/far": -1, "kernel/near": 0},
         loss=_PAIR_OF_LOSSES,
-        space=udc_tf.SearchSpace(kernels=tuple(sizes)),
+        space=udc_tf.SearchSpace(kernels=tuple(sizes), **space),
     )
 
 
@@ -208,6 +216,12 @@ PROBLEMS = {
     "towers, tighter": _of_noise(towers, digits_and_noise, 8_000),
     "towers, looser": _of_noise(towers, digits_and_noise, 14_000),
     "concatenated branch": _of_noise(concatenated_branch, digits_and_noise, 10_000),
+    "branch of a blank image": _of_noise(
+        branches, functools.partial(digits_and_one_image, is_blank=True), 9_000
+    ),
+    "branch of one image": _of_noise(
+        branches, functools.partial(digits_and_one_image, is_blank=False), 9_000
+    ),
     "96 channels from 3": _of_width(9_500, 3, 96, False, True),
     "64 channels from 2, ReLU": _of_width(8_500, 2, 64, True, True),
     "64 channels from 2, alone": _of_width(8_000, 2, 64, False, False),
@@ -236,6 +250,8 @@ PROBLEMS = {
     "kernel sizes 1, 5": kernels((1, 5), 4, 15_400),
     "kernel sizes 1, 3": kernels((1, 3), 2, 14_300),
     "kernel sizes 3, 5": kernels((3, 5), 4, 15_950),
+    # Of which 14,209 bytes would hold a larger kernel than is needed, too.
+    "kernel sizes, half the weights": kernels((1, 3, 5), 4, 14_000, sparsities=(0.5,)),
 }
 
 

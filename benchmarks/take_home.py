@@ -22,8 +22,8 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
-from typing import Any
 
+import keras
 import numpy as np
 from absl import flags
 
@@ -34,7 +34,8 @@ from benchmarks.data import mlperf_tiny
 from benchmarks.harness import SHARED, Row, Rows, Stopwatch
 from benchmarks.zoo_networks import NETWORKS, Network
 from udc_tf.cli import training_steps
-from udc_tf.cli.options import Options, resolve
+from udc_tf.cli.flags import make_flags, options_of
+from udc_tf.cli.options import resolve
 from udc_tf.cli.tasks import task_of
 
 ACCELERATOR = "ethos-u55-128"
@@ -76,14 +77,10 @@ def _found(work: pathlib.Path) -> Row:
 
 def measure_int8(name: str, seed: int = 0, width: float = 1.0) -> Row:
     """The same network with 8 bits, dense, trained for as many epochs; at full width by default."""
-    command = NETWORKS[name].command(seed)
-    given: dict[str, Any] = dict(f.removeprefix("--").split("=", 1) for f in command)
-    # Numbers come as text from the command; Options has them as flags make them.
-    for number in ("examples", "search_epochs", "samples", "size_compiles", "batch_size", "seed"):
-        if number in given:
-            given[number] = int(given[number])
+    values = make_flags()
+    values(["udc", *NETWORKS[name].command(seed), f"--flash={_LARGE}"])
     with contextlib.chdir(workdir(name, 0).parent):
-        run = resolve(Options(**(given | {"flash": _LARGE})))
+        run = resolve(options_of(values))
         recipe, task, data = run.recipe, task_of(run.recipe.task), run.load_data()
         epochs = recipe.search_epochs + recipe.stages.total_epochs
         watch = Stopwatch()
@@ -98,6 +95,7 @@ def measure_int8(name: str, seed: int = 0, width: float = 1.0) -> Row:
             stages=stages,
             loss=task.loss(tiny, stages.label_smoothing),
             metrics=task.metrics(),
+            optimizer=keras.optimizers.Adam() if recipe.optimizer == "adam" else None,
             workdir=f"{folder}_state",
             seed=run.seed,
             verbose=2,

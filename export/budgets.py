@@ -15,7 +15,6 @@ import numpy as np
 from udc_tf.cost.byte_sizes import parse_bytes
 from udc_tf.cost.counts import binary_entropy
 from udc_tf.cost.device_targets import Cycles, Sram
-from udc_tf.cost.sram import require_mode
 from udc_tf.cost.targets import Flash, Macs, PaperSize
 from udc_tf.export import vela
 from udc_tf.export.errors import BudgetError
@@ -62,7 +61,6 @@ class Budgets:
                 raise ValueError(_refusal(one))
         where = vela.System.of(targets, accelerator=accelerator, **system)
         vela.default_system(where.accelerator)  # an unknown accelerator is told before any work
-        require_mode(where.accelerator, where.memory_mode)
 
         def smallest(kind: type[Any]) -> Any:
             return min((t.budget for t in targets if isinstance(t, kind)), default=None)

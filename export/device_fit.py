@@ -14,8 +14,9 @@ import numpy as np
 from udc_tf.cost.device_model import DeviceModel
 from udc_tf.cost.flash import SizeModel
 from udc_tf.cost.priced_network import Plan
-from udc_tf.cost.sram import SramCost, default_mode
+from udc_tf.cost.sram import SramCost
 from udc_tf.cost.steps import StepCosts
+from udc_tf.cost.vela_ini import default_mode, kind_of
 from udc_tf.export.integer_network import IntegerNetwork
 from udc_tf.export.vela import System, VelaResult
 
@@ -73,7 +74,7 @@ def fit_device(
         known += steps[name][0] * base + steps[name][1] * there
     model = dataclasses.replace(model, steps=steps, rest=float((totals - known).mean()))
     mode = system.memory_mode or default_mode(system.accelerator)
-    bound = SramCost(system.accelerator, mode, model).bind(plan)
+    bound = SramCost(system.accelerator, kind_of(mode, system.config), model).bind(plan)
     predicted = bound.cost(bound.maps.counts(bound.maps.one_hot(options)))
     ratios = np.array([row.sram_bytes for row in rows]) / predicted
     return dataclasses.replace(model, sram=float(np.median(ratios)))

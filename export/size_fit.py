@@ -33,7 +33,7 @@ from udc_tf.search.repair import Budget, extreme, repair
 from udc_tf.search.space import SearchSpace
 
 DEFAULT_CONFIGURATIONS = 16
-_FORMAT = 4
+_FORMAT = 5  # another formula for what is fitted is another format
 _Targets = TypeVar("_Targets")  # a target, a list or a tuple of targets
 # How far coefficients may reasonably be from their defaults: absolute, or of the default.
 _OVERHEAD_SPREAD = {"fixed": 1500.0, "per_operator": 150.0, "per_channel": 2.0}

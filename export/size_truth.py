@@ -40,13 +40,21 @@ class LayerSize:
 
 
 def layer_sizes(network: IntegerNetwork, compiled: VelaResult | None = None) -> list[LayerSize]:
-    """One entry per layer with weights, in the order of the network."""
+    """One entry per layer with weights, in the order of the network.
+
+    Weights that several operators share, such as the steps of a recurrent layer, are in the file
+    once, and so they are here.
+    """
     stored = {} if compiled is None else compiled.weight_bytes
-    sizes = []
+    sizes, known = [], set[tuple[str, bytes]]()
     for index, step in enumerate(network.steps):
         if step.kernel is None:
             continue
         kernel = step.kernel
+        identity = (kernel.layer, kernel.codes.tobytes())
+        if identity in known:
+            continue
+        known.add(identity)
         bits = effective_bits(kernel)
         share = kernel.nonzeros / kernel.codes.size
         bound = kernel.codes.size * (share * bits + binary_entropy(share)) / 8

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from udc_tf.cost.accelerators import DEFAULT, family, require_accelerator
-from udc_tf.cost.sram import require_mode
+from udc_tf.cost.vela_ini import require_mode
 from udc_tf.export import tflite_file, vela_names
 from udc_tf.export.errors import CpuOperatorsError, ExportError, VelaError
 from udc_tf.export.work_folder import work_folder
@@ -168,11 +168,10 @@ class System:
                 )
             found[names.get(name, name)] = said.pop() if said else None
         system = cls(**{**found, "accelerator": found["accelerator"] or DEFAULT})
-        require_mode(system.accelerator, system.memory_mode)
         config, mode = default_system(system.accelerator)
-        vela_names.require_names(
-            system.system_config or config, system.memory_mode or mode, system.config
-        )
+        config, mode = system.system_config or config, system.memory_mode or mode
+        require_mode(system.accelerator, mode, system.config)
+        vela_names.require_names(system.accelerator, config, mode, system.config)
         return system
 
 

@@ -1,58 +1,63 @@
-"""The names in a vela.ini, so that a wrong one is told before anything is trained or compiled."""
+"""Names and memories in a vela.ini: what is wrong is told before anything is trained."""
 
 import configparser
 import importlib.util
 import os
 import pathlib
 
+from udc_tf.cost import vela_ini
+
 SHIPPED = "Arm/vela.ini"  # Vela finds it beside itself
 
 
 def require_names(
-    system_config: str, memory_mode: str, config: str | os.PathLike | None = None
+    accelerator: str,
+    system_config: str,
+    memory_mode: str,
+    config: str | os.PathLike | None = None,
 ) -> None:
-    """Raises a `ValueError` for a name that a vela.ini does not have, with those that it has.
+    """Raises a `ValueError` for what a vela.ini does not have, with what it has.
 
     Args:
+        accelerator: Vela's name of the NPU.
         system_config, memory_mode: of Vela's.
         config: a user's own vela.ini; None is the one that Vela ships.
 
     Example:
 
-    >>> require_names("Ethos_U55_Deep_Embedded", "Sram_Only")
+    >>> require_names("ethos-u55-128", "Ethos_U55_Deep_Embedded", "Sram_Only")
     """
-    sections = _sections(config)
-    if sections is None:
+    ini = _shipped() if config is None else vela_ini.read_ini(config)
+    if ini is None:
         return
     for argument, prefix, name in (
-        ("system_config", "System_Config.", system_config),
-        ("memory_mode", "Memory_Mode.", memory_mode),
+        ("system_config", vela_ini.SYSTEM, system_config),
+        ("memory_mode", vela_ini.MODE, memory_mode),
     ):
-        there = [s.removeprefix(prefix) for s in sections if s.startswith(prefix)]
+        there = vela_ini.names(ini, prefix)
         if name not in there:
             raise ValueError(
                 f"`{argument}` is one of {', '.join(there) or 'none'}, as {config or SHIPPED} "
                 f"has them. Received: {name!r}"
             )
+    modes = [m for m in vela_ini.names(ini, vela_ini.MODE) if _has(accelerator, m, config)]
+    vela_ini.require_memories(ini, system_config, memory_mode, modes)
 
 
-def _sections(config: str | os.PathLike | None) -> list[str] | None:
-    """The sections of a vela.ini; None if Vela, which has the shipped one, is not installed."""
-    if config is None:
-        found = importlib.util.find_spec("ethosu")
-        if found is None or not found.submodule_search_locations:
-            return None
-        path = pathlib.Path(found.submodule_search_locations[0], "config_files", SHIPPED)
-    else:
-        path = pathlib.Path(config)
-    if not path.is_file():
-        if config is None:
-            return None  # another version's layout: Vela will say what it does not know
-        raise ValueError(f"`vela_config` is a vela.ini. Received: {config}, which is no file")
-    reader = configparser.ConfigParser()
+def _has(accelerator: str, memory_mode: str, config: str | os.PathLike | None) -> bool:
     try:
-        reader.read(path)
-    except (configparser.Error, UnicodeDecodeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"`vela_config` is a vela.ini: {reason}. Received: {config}") from error
-    return reader.sections()
+        vela_ini.require_mode(accelerator, memory_mode, config)
+    except ValueError:
+        return False
+    return True
+
+
+def _shipped() -> configparser.ConfigParser | None:
+    """The vela.ini that Vela has beside itself; None if Vela is not installed."""
+    found = importlib.util.find_spec("ethosu")
+    if found is None or not found.submodule_search_locations:
+        return None
+    path = pathlib.Path(found.submodule_search_locations[0], "config_files", SHIPPED)
+    if not path.is_file():
+        return None  # another version's layout: Vela will say what it does not know
+    return vela_ini.read_ini(path)

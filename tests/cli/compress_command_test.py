@@ -8,6 +8,7 @@ import pytest
 from keras import layers as kl
 
 from tests.support import networks
+from tests.support.few_steps import compress_in_few_steps
 from udc_tf.cli.commands import main
 
 
@@ -31,7 +32,8 @@ def _run(task, *flags, say=lambda text: None):
     return main("udc-compress", ["udc-compress", *common, *flags], say)
 
 
-def test_several_budgets_to_verified_files_and_a_report(task, tmp_path):
+def test_several_budgets_to_verified_files_and_a_report(task, tmp_path, monkeypatch):
+    compress_in_few_steps(monkeypatch)
     work, said = tmp_path / "work", []
     flags = ("--flash=3600B,4200B", f"--workdir={work}")
     assert _run(task, *flags, say=said.append) == 0

@@ -35,6 +35,11 @@ def test_a_board_gives_what_is_not_said():
         ({"board": "arduino"}, "--board is one of corstone-300"),
         ({"board": "nxp-imx93", "accelerator": "ethos-u55-64"}, "has an ethos-u65-256"),
         ({"board": "renesas-ra8p1", "flash": "2MiB"}, "has 1,048,576 bytes of flash"),
+        ({"board": "nxp-imx93", "sram": "512KiB"}, "nxp-imx93 has 393,216 bytes of sram"),
+        (
+            {"accelerator": "ethos-u65-256", "system_config": "Ethos_U65_Embedded"},
+            "OffChipFlash where Dedicated_Sram_384KB keeps feature maps.*Sram_Only, Shared_Sram",
+        ),
         ({"sram": "much"}, "A size is a number with a unit"),
         ({"sram": "64KiB", "memory_mode": "Dedicated_Sram"}, "no SRAM besides"),
         ({"memory_mode": "Dedicated_Sram_384KB"}, "of an Ethos-U55 is Sram_Only or Shared_Sram"),

@@ -56,6 +56,15 @@ class TestCompact:
         assert [layer.bits for layer in found.values()] == [2, 2, 2, 8]
         assert [layer.nonzeros for layer in found.values()] == [0.5, 0.5, 0.5, 1.0]
 
+    @pytest.mark.parametrize(("width", "rates"), [(1.0, [0.6, 0.2]), (0.5, [0.2, 0.0])])
+    def test_narrow_layers_lose_as_many_channels_less_to_dropout(self, width, rates):
+        x = keras.Input((6, 6, 2))
+        y = kl.SpatialDropout2D(0.6, name="first")(kl.Conv2D(8, 3, name="conv")(x))
+        y = kl.Dropout(0.2, name="second")(kl.GlobalAveragePooling2D()(y))
+        tiny = udc_tf.compact(keras.Model(x, kl.Dense(3)(y)), width=width)
+        found = [tiny.get_layer(name).rate for name in ("first", "second")]
+        np.testing.assert_allclose(found, rates)
+
     def test_saves_and_loads(self, tmp_path):
         tiny = udc_tf.compact(_residual(), width=0.5, bits=4)
         tiny.save(tmp_path / "tiny.keras")

@@ -1,6 +1,7 @@
 """`udc_tf.compress`: inside the budget, near the original, the same every time, or a sentence."""
 
 import dataclasses
+import re
 
 import keras
 import numpy as np
@@ -13,6 +14,7 @@ from tests.support.eager import run_eagerly
 from udc_tf.compress.compress_settings import CompressSettings
 from udc_tf.compress.examples import checked_labels, trained_model
 from udc_tf.export import run
+from udc_tf.finetune.statistics import without_dropout
 from udc_tf.layers.inventory import activation_quantizers, kernel_layers
 
 BUDGET = 6_700
@@ -29,7 +31,8 @@ def _network():
     y = kl.Conv2D(16, 1, activation="relu", name="pointwise")(y)
     x = kl.Add()([x, y])
     x = kl.Conv2D(24, 3, strides=2, activation="relu", name="conv")(x)
-    x = kl.Dense(5, name="head")(kl.GlobalAveragePooling2D()(x))
+    x = kl.Dropout(0.5, name="dropout")(kl.GlobalAveragePooling2D()(x))
+    x = kl.Dense(5, name="head")(x)
     model = networks.randomized(keras.Model(inputs, x, name="mixed"))
     model.get_layer("head").bias.assign(np.linspace(-0.5, 0.5, 5))
     return model
@@ -156,6 +159,14 @@ class TestGentle:
         for quantizer, maximum in zip(activation_quantizers(network), ranges, strict=True):
             np.testing.assert_array_equal(quantizer.maximum, maximum)
 
+    def test_dropout_is_put_off_and_stays_in_the_network(self, tiny, examples):
+        """With batch norms that stand still, weights would learn to make good what it changes."""
+        dropout = tiny.get_layer("dropout")
+        with without_dropout(tiny):
+            outputs = dropout(examples, training=True)
+        np.testing.assert_array_equal(outputs, examples)
+        assert dropout.rate == 0.5
+
     def test_a_network_with_nothing_to_keep_is_refused(self, model, examples):
         untrained = udc_tf.compact(model)
         with pytest.raises(ValueError, match="no ranges yet"):
@@ -189,6 +200,7 @@ class TestRefusals:
             ({"seed": "a"}, "`seed` must be a whole number"),
             ({"settings": {"steps": 3}}, "`settings` must be"),
             ({"data": "huge"}, "scaled as in training"),
+            ({"say": None}, "`say` must be a function"),
         ],
     )
     def test_in_a_sentence(self, model, examples, tmp_path, change, message):
@@ -221,6 +233,20 @@ class TestRefusals:
         with pytest.raises(ValueError, match=r"same number of examples\. Received: 32, 16"):
             udc_tf.compress(model, udc_tf.Flash(BUDGET), data)
 
+    def test_what_is_not_weights_is_known_before_anything_is_measured(self):
+        """Each of an LSTM's steps takes some 850 bytes; its weights are stored once for all."""
+        inputs = keras.Input((3, 4))
+        model = keras.Model(inputs, kl.Dense(3, name="head")(kl.LSTM(8)(inputs)))
+        model.get_layer("head").bias.assign([0.1, 0.2, 0.3])
+        said: list[str] = []
+        with pytest.raises(ValueError, match=r"at least .* bytes of flash") as caught:
+            udc_tf.compress(
+                model, udc_tf.Flash(2_000), networks.normal(3, 4, count=16), say=said.append
+            )
+        assert said == []
+        least = int(re.search(r"at least ([\d,]+)", str(caught.value))[1].replace(",", ""))
+        assert 3 * 700 < least < 6_000
+
     def test_a_workdir_that_is_a_file(self, model, examples, tmp_path):
         path = tmp_path / "file"
         path.touch()
@@ -236,6 +262,12 @@ class TestRefusals:
         broken = _network()
         broken.get_layer("head").bias.assign([np.nan] * 5)
         with pytest.raises(ValueError, match="finite weights"):
+            udc_tf.compress(broken, udc_tf.Flash(BUDGET), examples)
+
+    def test_weights_beyond_what_is_computed_with(self, examples):
+        broken = _network()
+        broken.get_layer("conv").kernel.assign(1e20 * broken.get_layer("conv").kernel)
+        with pytest.raises(ValueError, match=r"Weights must be below 1e\+09"):
             udc_tf.compress(broken, udc_tf.Flash(BUDGET), examples)
 
     def test_settings_out_of_their_range(self):

@@ -10,7 +10,8 @@ from keras import layers as kl
 import udc_tf
 from tests.support import networks
 from udc_tf.cost.flash import BIT_COST
-from udc_tf.export import size_fit, vela
+from udc_tf.export import size_fit, size_truth, vela
+from udc_tf.export.int8 import to_int8
 from udc_tf.export.size_fit import Measurement, SizeFit
 from udc_tf.layers.compact_kernels import CompactDense
 
@@ -59,6 +60,17 @@ class TestMeasuredWeights:
         assert np.count_nonzero(codes) == 1024
         # All levels in use, none of them inside the pruned zone.
         assert len(np.unique(np.abs(codes))) == 1 + 8 and np.abs(codes[codes != 0]).min() > 1
+
+    def test_count_once_what_the_steps_of_a_layer_share(self, tmp_path):
+        x = keras.Input((3, 4))
+        model = keras.Model(x, kl.Dense(4)(kl.LSTM(6)(x)))
+        exact = to_int8(udc_tf.compact(model, bits=4), np.ones((1, 3, 4), np.float32))
+        path = tmp_path / "model.tflite"
+        path.write_bytes(exact.content)
+        compiled = vela.compile_with_vela(path, tmp_path, accelerator="ethos-u55-128")
+        sizes = size_truth.layer_sizes(exact.network, compiled)
+        assert len(sizes) == len({size.layer for size in sizes}) == 4 * 2 + 1
+        assert sum(size.vela_bytes for size in sizes) == compiled.encoded_weight_bytes
 
 
 class TestFeatures:

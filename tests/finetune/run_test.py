@@ -117,6 +117,18 @@ class TestStages:
         codes = tiny.get_layer("pointwise").integer_kernel().codes.ravel()
         np.testing.assert_array_equal(codes != 0, last[0] == 1)
 
+    @pytest.mark.parametrize(("start", "kept"), [("inherited", 29), ("fresh", 96)])
+    def test_inherited_weights_of_one_bit_are_pruned_in_stage_1(self, start, kept):
+        tiny = all_kinds(1, 0.3)
+        layer = tiny.get_layer("pointwise")
+        large = np.argsort(-np.abs(layer.theta.numpy()).ravel())[:29]
+        masks = Masks(layer)
+        stages = Stages(epochs=(1, 1, 0), start=start)
+        finetune(tiny, task(), stages=stages, batch_size=128, callbacks=[masks], verbose=0)
+        assert [mask.sum() for mask in masks.by_epoch[0]] == [kept]
+        if start == "inherited":
+            assert masks.by_epoch[0][0][large].all()
+
     def test_plain_format_has_no_beta(self):
         tiny = all_kinds(4, 0.3)
         finetune(tiny, task(), stages=Stages(epochs=1, number_format="plain"), verbose=0)

@@ -17,6 +17,10 @@ def _sources(node):
     return [edge["sourceNodeId"] for edge in node["incomingEdges"]]
 
 
+def _shapes(node):
+    return [attr["value"] for output in node["outputsMetadata"] for attr in output["attrs"]]
+
+
 def _two_branches():
     inputs = keras.Input((8, 8, 3), name="image")
     tower = keras.Sequential([keras.layers.Conv2D(4, 3, padding="same", name="left")], name="tower")
@@ -31,8 +35,18 @@ def test_edges_are_those_of_the_network():
     assert _sources(nodes["join"]) == ["tower/left", "right"]
     assert _sources(nodes["outputs"]) == ["join", "right"]
     assert nodes["tower/left"]["namespace"] == "tower"
-    assert {"key": "shape", "value": "8x8x4"} in nodes["join"]["attrs"]
+    assert _shapes(nodes["join"]) == ["8x8x4"]
     assert nodes["join"]["label"] == "Add"
+
+
+def test_outputs_of_a_layer_are_told_apart():
+    image = keras.Input((4, 4, 2), name="image")
+    halves = keras.layers.Lambda(lambda x: [x[..., :1], x], name="halves")(image)
+    nodes = _nodes(keras.Model(image, keras.layers.ReLU(name="second")(halves[1])))
+    (edge,) = nodes["second"]["incomingEdges"]
+    assert (edge["sourceNodeId"], edge["sourceNodeOutputId"]) == ("halves", "1")
+    assert _shapes(nodes["halves"]) == ["4x4x1", "4x4x2"]
+    assert _shapes(nodes["image"]) == ["4x4x2"] and _shapes(nodes["outputs"]) == []
 
 
 def test_compact_network_tells_what_its_layers_became(tmp_path):

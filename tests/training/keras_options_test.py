@@ -86,18 +86,18 @@ def test_eagerly(training, plain):
     _assert_same(eager, plain, rtol=1e-3, atol=1e-4)
 
 
-def test_weights_of_classes_are_those_of_their_examples(training, plain):
+def test_weights_of_classes_are_those_of_their_examples(training, plain, eagerly):
     by_class = training(_X, _Y, class_weight=_WEIGHTS)
     by_example = training(_X, _Y, _OF_EXAMPLES)
     _assert_same(by_class, by_example)
-    assert by_class[1]["loss"] != plain[1]["loss"]
+    assert not np.allclose(by_class[1]["loss"], plain[1]["loss"], rtol=0.01)
 
 
 def test_a_data_set_of_unknown_length(training, plain):
     _assert_same(training(_UNKNOWN), plain)
 
 
-def test_an_epoch_goes_on_where_the_one_before_ended(training):
+def test_an_epoch_goes_on_where_the_one_before_ended(training, eagerly):
     ends, never_ends = (training(d, steps_per_epoch=2) for d in (_KNOWN.repeat(), _batches()))
     _assert_same(ends, never_ends)
 
@@ -119,7 +119,7 @@ def test_gradients_are_clipped(training, plain):
     assert 0 < near <= 1.1 * steps * rate * clip < far
 
 
-def test_a_part_for_validation(training):
+def test_a_part_for_validation(training, eagerly):
     given = (_X[36:], _Y[36:])
     split = training(_X, _Y, validation_split=0.25)
     apart = training(_X[:36], _Y[:36], validation_data=given)
@@ -127,7 +127,7 @@ def test_a_part_for_validation(training):
     _assert_same(split, apart)
 
 
-def test_averages_of_the_optimizer_become_the_weights_of_a_search():
+def test_averages_of_the_optimizer_become_the_weights_of_a_search(eagerly):
     def moved(**arguments):
         optimizer = keras.optimizers.SGD(0.1, **arguments)
         kernel = _TRAININGS["search"](_KNOWN, compiled={"optimizer": optimizer})[0][0]
@@ -136,7 +136,7 @@ def test_averages_of_the_optimizer_become_the_weights_of_a_search():
     assert moved(use_ema=True, ema_momentum=0.999) < 0.5 * moved()
 
 
-def test_averages_of_the_optimizer_become_the_weights_of_finetuning():
+def test_averages_of_the_optimizer_become_the_weights_of_finetuning(eagerly):
     def moved(**arguments):
         optimizer = keras.optimizers.SGD(0.1, **arguments)
         norms = _TRAININGS["finetuning"](_KNOWN, compiled={"optimizer": optimizer})[1]

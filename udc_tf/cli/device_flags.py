@@ -34,9 +34,7 @@ class Device:
         262144
         """
         board = board_of(given)
-        known = (
-            {} if board is None else {**board.settings, "sram": board.sram, "clock": board.clock}
-        )
+        known = {} if board is None else {**board.settings, "clock": board.clock}
         for name in ("accelerator", "system_config", "memory_mode", "vela_config", "cycles"):
             if given.get(name) is not None:
                 known[name] = given[name]
@@ -54,7 +52,9 @@ class Device:
         if config is not None and not pathlib.Path(config).is_file():
             raise UsageError(f"--vela_config is a vela.ini. Received: {config}, which is no file")
         try:
-            if given.get("sram") is not None:
+            if board is not None:
+                known["sram"] = board.within("sram", given.get("sram"))
+            elif given.get("sram") is not None:
                 known["sram"] = parse_bytes(given["sram"])
             found = cls(**known)
             found.targets(None, None)  # for their checks

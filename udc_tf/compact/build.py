@@ -177,7 +177,8 @@ class Compactor:
         if kind is not None:
             made = self._make_kernel_layer(node, kind, slices)
         elif isinstance(node.layer, keras.layers.Layer):
-            made = conversion.copy_layer(node.layer, node.name, len(slices.outputs), "float32")
+            channels, of = len(slices.outputs), node.output.shape[-1]
+            made = conversion.copy_layer(node.layer, node.name, channels, "float32", of)
         else:
             return node.layer  # an operation of keras.ops: nothing of its own
         self._slices[node.name] = (made, slices)

@@ -104,7 +104,7 @@ class Trials:
         said = [t.to_dict() for t in problem.targets if isinstance(t, OnDevice)]
         key = json.dumps([largest, accelerators_of(problem.targets), said], sort_keys=True)
         if key not in self._known:
-            chosen = _fewest(self._options)
+            chosen = fewest(self._options)
             network = self._build(
                 {
                     n: LayerChoice(8) if largest else LayerChoice(o.bits, o.nonzeros)
@@ -131,14 +131,11 @@ class Trials:
         largest = self._extreme(problem, largest=True)
         if largest is None:
             return prices
-        is_flash = any(price.is_flash for price in prices)
-        stored = self._stored(problem, largest=True) if is_flash else []
         found = []
         for target, price in zip(problem.targets, prices, strict=True):
             need = largest.need(target)
             if price.is_flash:
-                price = dataclasses.replace(price, constant=largest.sizes.flash_bytes - sum(stored))
-                price = price.seen(self._stored(problem, largest=False), stored)
+                price = self._flash_price(problem, price)
             elif need is not None and need <= target.budget:
                 price = price.without_options(need)
             elif need is not None:
@@ -146,10 +143,18 @@ class Trials:
             found.append(price)
         return found
 
-    def _stored(self, problem: SearchProblem, largest: bool) -> list[float]:
-        """What each layer takes in the largest or the smallest network."""
-        trial = self._extreme(problem, largest)
-        assert trial is not None, "a flash budget is there"
+    def _flash_price(self, problem: SearchProblem, price: Prices) -> Prices:
+        """With what is constant in that of the two files which is nearer to the budget."""
+        files = []
+        for largest in (False, True):
+            trial = self._extreme(problem, largest)
+            assert trial is not None, "a flash budget is there"
+            files.append((trial.sizes.flash_bytes, self._stored(trial)))
+        (_, least), (_, most) = files
+        flash, stored = min(files, key=lambda file: abs(file[0] - price.budget))
+        return dataclasses.replace(price, constant=flash - sum(stored)).seen(least, most)
+
+    def _stored(self, trial: Trial) -> list[float]:
         return [float(trial.sizes.stored.get(safe_name(n), 0)) for n in self._options]
 
     def _least(self, problem: SearchProblem, target: Target) -> tuple[list[int], float]:
@@ -162,13 +167,12 @@ class Trials:
                 "smaller inputs do: search (udc_tf.make_searchable). Received: a network of at "
                 f"least {target.describe(need or 0)}, budget {target.describe(target.budget)}"
             )
-        chosen = _fewest(self._options)
+        chosen = fewest(self._options)
         return [row.index(chosen[name]) for name, row in self._options.items()], need
 
     def corrected(self, prices: Sequence[Prices], choice: Choice, trial: Trial) -> list[Prices]:
         """Prices as the compiled network of a choice has them."""
-        stored = [float(trial.sizes.stored.get(safe_name(n), 0)) for n in self._options]
-        found = []
+        stored, found = self._stored(trial), []
         for price, target in zip(prices, trial.targets, strict=True):
             need = trial.need(target)
             margin = _MARGIN if need is not None and need > price.budget else 0.0
@@ -181,6 +185,6 @@ class Trials:
         return found
 
 
-def _fewest(options: Mapping[str, tuple[Option, ...]]) -> dict[str, Option]:
+def fewest(options: Mapping[str, tuple[Option, ...]]) -> dict[str, Option]:
     """The option of each layer that stores least."""
     return {n: min(row, key=lambda o: o.deployed_bits * o.nonzeros) for n, row in options.items()}

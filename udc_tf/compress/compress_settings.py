@@ -31,7 +31,7 @@ class CompressSettings:
     follow: bool = True
     corrections: bool = True
     fitted_ranges: bool = True
-    steps: int = 400
+    steps: int = 1000
     examples: int = 512
     probe_examples: int = 128
 

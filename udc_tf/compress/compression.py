@@ -8,7 +8,6 @@ from typing import Any
 
 import keras
 import numpy as np
-from absl import logging
 
 from udc_tf.compress.compress_settings import CompressSettings
 from udc_tf.compress.compressor import Compressor
@@ -39,7 +38,7 @@ def compress(
     settings: CompressSettings | None = None,
     seed: int = 0,
     allow_cpu: bool = False,
-    say: Callable[[str], object] = logging.info,
+    say: Callable[[str], object] = print,
 ) -> keras.Model:
     """A trained model inside a budget, without training.
 
@@ -85,7 +84,8 @@ def compress(
     >>> images = np.random.default_rng(0).normal(size=(32, 8, 8, 1)).astype("float32")
     >>> model.compile("adam", "mse")
     >>> _ = model.fit(images, np.ones((32, 10)), verbose=0)
-    >>> tiny = udc_tf.compress(model, udc_tf.Flash("3500B"), images)
+    >>> tiny = udc_tf.compress(model, udc_tf.Flash("3500B"), images)  # doctest: +ELLIPSIS
+    compress: the least is ... bytes of flash, the budget is 3,500 bytes of flash...
     >>> tiny.compression.flash_bytes <= 3500
     True
     """
@@ -117,7 +117,7 @@ def compress_front(
     settings: CompressSettings | None = None,
     seed: int = 0,
     allow_cpu: bool = False,
-    say: Callable[[str], object] = logging.info,
+    say: Callable[[str], object] = print,
 ) -> list[keras.Model]:
     """The same for several budgets, from one measurement of the sensitivities.
 
@@ -136,7 +136,7 @@ def compress_front(
     ```
     """
     begun = time.process_time()
-    _require_plain(seconds, seed, settings, workdir)
+    _require_plain(seconds, seed, settings, workdir, say)
     until = None if seconds is None else time.monotonic() + seconds
     wanted = [checked_targets(target) for target in targets]
     if not wanted:
@@ -168,13 +168,15 @@ def compress_front(
     ]
 
 
-def _require_plain(seconds: Any, seed: Any, settings: Any, workdir: Any) -> None:
+def _require_plain(seconds: Any, seed: Any, settings: Any, workdir: Any, say: Any) -> None:
     if seconds is not None and not (is_number(seconds) and seconds > 0):
         raise ValueError(f"`seconds` must be a number above zero, or None. Received: {seconds!r}")
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise ValueError(f"`seed` must be a whole number, at least 0. Received: {seed!r}")
     if settings is not None and not isinstance(settings, CompressSettings):
         raise ValueError(f"`settings` must be udc_tf.CompressSettings(...). Received: {settings!r}")
+    if not callable(say):
+        raise ValueError(f"`say` must be a function of a line of text. Received: {say!r}")
     if workdir is not None and Path(workdir).exists() and not Path(workdir).is_dir():
         raise ValueError(f"`workdir` must be a folder. Received: {str(workdir)!r}, a file")
 

@@ -15,7 +15,7 @@ import numpy as np
 from udc_tf.compact.architecture import get_layer_weights
 from udc_tf.compact.build import Compactor, Configuration, LayerChoice, carry_weights
 from udc_tf.compress import fisher, sensitivity
-from udc_tf.compress.compiled_trials import Trials
+from udc_tf.compress.compiled_trials import Trials, fewest
 from udc_tf.compress.compress_settings import CompressSettings
 from udc_tf.compress.integer_program import Choice, OutOfReachError, choose
 from udc_tf.compress.kept_compression import (
@@ -200,25 +200,26 @@ class Compressor:
         return total.hexdigest()[:16]
 
     # The choice, and networks that are fitted and compiled until one is inside.
-    def _best_choice(
-        self, problem: SearchProblem, prices: Sequence[Prices], sensitivities: Sensitivities
-    ) -> Choice:
+    def _best_choice(self, prices: Sequence[Prices], sensitivities: Sensitivities) -> Choice | None:
+        """None if not even the cheapest options are inside."""
         harms = [np.array(sensitivities.layers[safe_name(n)].harms) for n in self._options]
         try:
             return choose(
                 harms, [p.layers for p in prices], [p.budget - p.constant for p in prices]
             )
         except OutOfReachError:
-            raise _out_of_reach(problem, prices) from None
+            return None
 
     def require_reachable(self, problem: SearchProblem) -> None:
-        """Raises a `ValueError` if no choice is inside the targets."""
+        """Raises a `ValueError` if no choice is inside the targets.
+
+        The least that can be stored is compiled before anything is measured.
+        """
         nothing = {name: [0.0] * len(row) for name, row in self._options.items()}
         prices = self._trials.prices(problem, nothing)
-        if any(p.smallest > p.budget for p in prices):  # without any weights: measure nothing more
+        if any(p.smallest > p.budget for p in prices):
             raise _out_of_reach(problem, prices)
-        sensitivities = self._sensitivities()
-        self._best_choice(problem, self._trials.prices(problem, self._entropies()), sensitivities)
+        self._progress.say(f"compress: the least is {_least(problem, prices)}")
 
     def _entropies(self) -> dict[str, Sequence[float]]:
         layers = self._sensitivities().layers
@@ -230,9 +231,12 @@ class Compressor:
         best: _Fitted | None = None
         tried: set[tuple[int, ...]] = set()
         said = ""
-        for _ in range(_ROUNDS):
-            choice = self._best_choice(problem, prices, sensitivities)
-            if choice.options in tried:
+        for number in range(_ROUNDS):
+            choice = self._best_choice(prices, sensitivities)
+            known = choice is None or choice.options in tried
+            if best is None and (known or number == _ROUNDS - 1):
+                choice = self._least_choice(sensitivities)
+            if choice is None or choice.options in tried:
                 break
             tried.add(choice.options)
             network = self._fitted(choice, sensitivities)
@@ -257,6 +261,14 @@ class Compressor:
             if (ratio := Budget(problem.bound).ratio(chosen)) > 1:
                 raise ValueError(f"The targets do not hold together. Received: {ratio:.1%} of them")
         return best, len(tried)
+
+    def _least_choice(self, sensitivities: Sensitivities) -> Choice:
+        """What stores least: where prices mislead, it may still be inside."""
+        least = fewest(self._options)
+        numbers = tuple(row.index(least[name]) for name, row in self._options.items())
+        harms = [sensitivities.layers[safe_name(n)].harms for n in self._options]
+        harm = sum(row[i] for row, i in zip(harms, numbers, strict=True))
+        return Choice(numbers, harm, bound=sum(map(min, harms)))
 
     def _matched(self, problem: SearchProblem, found: _Fitted) -> _Fitted:
         """The network with its outputs nearer to the original's, if it is still inside.
@@ -331,14 +343,17 @@ class Compressor:
         return float((outputs[0].argmax(axis=-1) == self._classes).mean())
 
 
+def _least(problem: SearchProblem, prices: Sequence[Prices]) -> str:
+    rows = zip(problem.targets, prices, strict=True)
+    parts = [f"{t.describe(p.smallest)}, the budget is {t.describe(t.budget)}" for t, p in rows]
+    return "; ".join(parts)
+
+
 def _out_of_reach(problem: SearchProblem, prices: Sequence[Prices]) -> ValueError:
-    parts = [
-        f"{t.describe(p.smallest)}, the budget is {t.describe(t.budget)}"
-        for t, p in zip(problem.targets, prices, strict=True)
-    ]
     return ValueError(
         "No choice of bits and sparsities is inside the targets; fewer channels would be smaller: "
-        f"search (udc_tf.make_searchable). Received: a network of at least {'; '.join(parts)}"
+        "search (udc_tf.make_searchable). Received: a network of at least "
+        f"{_least(problem, prices)}"
     )
 
 

@@ -37,6 +37,12 @@ def trained_model(model: keras.Model | str | os.PathLike) -> keras.Model:
             f"A trained model has finite weights; train anew with a smaller learning rate. "
             f"Received: NaN or infinity in `{bad}`"
         )
+    sizes = [float(np.abs(w).max(initial=0)) for w in model.get_weights()]
+    if (largest := max(sizes, default=0.0)) > _LARGEST:
+        raise ValueError(
+            f"Weights must be below {_LARGEST:.0e}: no int8 network computes with larger ones. "
+            f"Received: up to {largest:.1e} in {model.name}"
+        )
     if _is_fresh(model):
         raise ValueError(
             "A trained model is needed: all biases and batch norms of this one are as they were "

@@ -1,7 +1,7 @@
 """The whole network's outputs, brought nearer to the original's.
 
-Layers are fitted one after the other, so what is left is the error that they make together. Some
-hundred steps of gradient descent lower it: on the examples and on mixtures of two of them, which
+Layers are fitted one after the other, so what is left is the error that they make together. A
+thousand steps of gradient descent lower it: on the examples and on mixtures of two of them, which
 need no labels, since the original says what the outputs should be. Weights move from level to level
 by the straight-through gradient; batch norms and biases move freely. Zeros, levels and activation
 ranges stay.

@@ -25,12 +25,14 @@ class Prices:
         layers: for each layer, of each option.
         budget: for all of it.
         is_flash: whether compiled files tell what it really is.
+        known: what a file had of an option, by the numbers of layer and option.
     """
 
     constant: float
     layers: tuple[np.ndarray, ...]
     budget: float
     is_flash: bool = False
+    known: Mapping[tuple[int, int], float] = dataclasses.field(default_factory=dict)
 
     def of(self, chosen: Sequence[int]) -> float:
         return self.constant + sum(float(p[o]) for p, o in zip(self.layers, chosen, strict=True))
@@ -43,7 +45,7 @@ class Prices:
     def corrected(
         self, chosen: Sequence[int], stored: Sequence[float], total: float, margin: float = 0.0
     ) -> "Prices":
-        """As a compiled file of chosen options has it.
+        """As a compiled file of chosen options has it; what earlier ones had is kept.
 
         Args:
             stored: what each of their layers takes in it.
@@ -54,11 +56,15 @@ class Prices:
             prices * (found / max(float(prices[option]), 1.0))
             for prices, option, found in zip(self.layers, chosen, stored, strict=True)
         )
+        known = {**self.known, **dict(zip(enumerate(chosen), stored, strict=True))}
+        for (layer, option), found in known.items():
+            layers[layer][option] = found
         return dataclasses.replace(
             self,
             constant=total - sum(stored),
             layers=layers,
             budget=self.budget * (1 - margin),
+            known=known,
         )
 
     def scaled(self, chosen: Sequence[int], found: float, margin: float = 0.0) -> "Prices":
@@ -74,14 +80,18 @@ class Prices:
     def seen(self, least: Sequence[float], most: Sequence[float]) -> "Prices":
         """With what each layer takes in the files of the smallest and of the largest network.
 
-        No option takes less than the least. Where both take several times what is computed, the
-        file has copies of the weights, as it may of a layer that is called several times.
+        No option takes less than the least, and the cheapest takes just that. Where both take
+        several times what is computed, the file has copies of the weights, as it may of a layer
+        that is called several times.
         """
         layers = []
         for prices, low, high in zip(self.layers, least, most, strict=True):
             low = _LEAST * low
             copies = min(high / max(float(prices.max()), 1.0), low / max(float(prices.min()), 1.0))
-            layers.append(np.maximum(prices * (copies if copies > _COPIES else 1.0), low))
+            cheapest = int(prices.argmin())
+            prices = np.maximum(prices * (copies if copies > _COPIES else 1.0), low)
+            prices[cheapest] = low
+            layers.append(prices)
         return dataclasses.replace(self, layers=tuple(layers))
 
     def without_options(self, found: float) -> "Prices":

@@ -6,11 +6,13 @@ could count on, there is none here, and no target follows.
 """
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from udc_tf.cost.accelerators import require_accelerator
 from udc_tf.cost.byte_sizes import parse_bytes, parse_unit
 from udc_tf.cost.device_targets import Cycles, Sram
 from udc_tf.cost.targets import Flash, Target
+from udc_tf.cost.vela_ini import require_mode
 
 _U55 = ("Ethos_U55_High_End_Embedded", "Shared_Sram")
 
@@ -20,11 +22,11 @@ class Board:
     """A device, by which targets and Vela's settings are known.
 
     Attributes:
-        name: as `Board.named` and `--board` take it.
+        name: as `Board.named` and `--board` take it; of a board of your own, any.
         accelerator: Vela's name of the NPU.
         system_config, memory_mode: of the vela.ini that Vela ships, or of `vela_config`.
-        flash, sram: bytes, or None.
-        clock: of the NPU in Hz, or None.
+        flash, sram: bytes, or strings such as "512KiB"; None where there is none to count on.
+        clock: of the NPU in Hz, or a string such as "400MHz"; None where it is not known.
         source: where the figures are from.
         vela_config: a vela.ini of the vendor's or your own; None takes the one that Vela ships.
 
@@ -33,6 +35,13 @@ class Board:
     >>> board = Board.named("renesas-ra8p1")
     >>> [target.describe(target.budget) for target in board.targets(flash="64KiB")]
     ['65,536 bytes of flash', '1,703,936 bytes of SRAM']
+
+    A board of your own:
+
+    >>> own = Board("mine", "ethos-u55-64", "Ethos_U55_Deep_Embedded", "Shared_Sram",
+    ...             flash="512KiB", sram="256KiB", clock="200MHz")
+    >>> [target.describe(target.budget) for target in own.targets(latency="5ms")][-1]
+    '1,000,000 cycles (estimated, 5 ms)'
     """
 
     name: str
@@ -45,11 +54,38 @@ class Board:
     source: str = ""
     vela_config: str | None = None
 
+    if TYPE_CHECKING:  # what it takes is more than what it keeps
+
+        def __init__(
+            self,
+            name: str,
+            accelerator: str,
+            system_config: str,
+            memory_mode: str,
+            flash: float | str | None = None,
+            sram: float | str | None = None,
+            clock: float | str | None = None,
+            source: str = "",
+            vela_config: str | None = None,
+        ): ...
+
+    def __post_init__(self) -> None:
+        require_accelerator(self.accelerator)
+        require_mode(self.accelerator, self.memory_mode, self.vela_config)
+        for size in ("flash", "sram"):
+            if getattr(self, size) is not None:
+                object.__setattr__(self, size, parse_bytes(getattr(self, size)))
+        if self.clock is not None:
+            object.__setattr__(self, "clock", parse_unit(self.clock, "Hz"))
+
     @classmethod
     def named(cls, name: str) -> "Board":
         """One of `BOARDS`."""
         if name not in BOARDS:
-            raise ValueError(f"Known boards: {', '.join(BOARDS)}. Received: {name!r}")
+            raise ValueError(
+                f"Known boards: {', '.join(BOARDS)}; for another one make a udc_tf.Board of its "
+                f"accelerator and memories. Received: {name!r}"
+            )
         return BOARDS[name]
 
     @property
@@ -77,13 +113,16 @@ class Board:
             latency: the same as a time, such as "5ms".
         """
         found: list[Target] = []
-        if (size := self._within("flash", flash)) is not None:
+        if (size := self.within("flash", flash)) is not None:
             found.append(Flash(size, self.accelerator))
-        if (size := self._within("sram", sram)) is not None:
+        if (size := self.within("sram", sram)) is not None:
             found.append(Sram(size, **self.settings))
         if latency is not None:
             if self.clock is None:
-                raise ValueError(f"The clock of {self.name} is not known: give `cycles`.")
+                raise ValueError(
+                    f"The clock of {self.name} is not known: give `cycles`, or a Board with a "
+                    f"`clock`. Received: latency={latency!r}"
+                )
             cycles = min(parse_unit(latency, "s") * self.clock, cycles or float("inf"))
         if cycles is not None:
             found.append(Cycles(cycles, clock=self.clock, **self.settings))
@@ -94,7 +133,12 @@ class Board:
             )
         return found
 
-    def _within(self, what: str, wanted: int | str | None) -> int | None:
+    def within(self, what: str, wanted: int | str | None) -> int | None:
+        """A budget of "flash" or "sram": what is wanted, else all that the board has.
+
+        Raises:
+            ValueError: the board has less.
+        """
         there: int | None = getattr(self, what)
         if wanted is None:
             return there

@@ -10,8 +10,9 @@ from udc_tf.cost.cycles import CyclesCost
 from udc_tf.cost.device_model import DeviceModel
 from udc_tf.cost.flash import SizeModel
 from udc_tf.cost.priced_network import Plan
-from udc_tf.cost.sram import SramCost, default_mode, require_mode
+from udc_tf.cost.sram import SramCost
 from udc_tf.cost.targets import Bound, BoundTarget, Flash, Target, register_target
+from udc_tf.cost.vela_ini import default_mode, kind_of, require_mode
 from udc_tf.quantize.plain_numbers import is_number
 
 
@@ -33,9 +34,9 @@ class OnDevice:
             raise ValueError(
                 f"`device_model` must be a DeviceModel. Received: {self.device_model!r}"
             )
-        require_mode(self.accelerator, self.memory_mode)
         if self.vela_config is not None:
             object.__setattr__(self, "vela_config", str(self.vela_config))
+        require_mode(self.accelerator, self.memory_mode, self.vela_config)
 
     def device_settings(self) -> dict[str, Any]:
         """What `to_dict` says about the device."""
@@ -54,7 +55,8 @@ class Sram(OnDevice):
     """Bytes of working memory, as Vela plans them for feature maps and buffers.
 
     Predicted from the tensors that are alive together, in bricks of 16 channels, and from the
-    weights that are buffered; `udc_tf.export.fit_size_model` fits it, `export` checks it.
+    weights that are buffered; `udc_tf.export.fit_size_model` fits it, `export` checks it. Where the
+    compiled file is kept in SRAM too (`Sram_Only`), its bytes come on top: `Flash` bounds them.
 
     Args:
         budget: bytes, or a string such as "64KiB".
@@ -91,7 +93,7 @@ class Sram(OnDevice):
     @property
     def cost(self) -> SramCost:
         mode = self.memory_mode or default_mode(self.accelerator)
-        return SramCost(self.accelerator, mode, self.device_model)
+        return SramCost(self.accelerator, kind_of(mode, self.vela_config), self.device_model)
 
     def bind(self, plan: Plan) -> BoundTarget:
         return Bound(self.budget, self.cost.bind(plan))

@@ -2,12 +2,13 @@
 
 A step needs the tensors that are alive while it runs, each in bricks of 16 channels, its buffered
 weights, and those of the step that comes next, which are fetched meanwhile. Vela buffers weights
-where that pays: not where reading them takes as long as the step itself. In a mode with SRAM of the
-NPU's own, inputs and outputs of the network stay outside.
+where that pays: not where reading them takes as long as the step itself, and never where they are
+in SRAM already. In a mode with SRAM of the NPU's own, inputs and outputs of the network stay
+outside.
 
 On an Ethos-U85 sums and the like run within the convolution before them, so that what comes next is
-the step behind; and weights that are not there in time arrive in two halves, the second of which
-makes room for the next step's.
+the step behind. Weights that are not there when their step begins arrive in two halves, the second
+of which makes room for the next step's; those that would be much too late are not buffered.
 """
 
 import dataclasses
@@ -18,54 +19,34 @@ import numpy as np
 import tensorflow as tf
 
 from udc_tf.cost.accelerators import family
-from udc_tf.cost.counts import CountMaps, Counts, total
+from udc_tf.cost.counts import CountMaps, Counts
 from udc_tf.cost.device_model import DeviceModel
 from udc_tf.cost.priced_network import Plan
 from udc_tf.cost.schedule import in_place, within_the_last
 from udc_tf.cost.steps import StepCosts, larger, take_or_none
+from udc_tf.cost.vela_ini import DEDICATED, SRAM_ONLY
 
-SRAM_ONLY, SHARED, DEDICATED = "Sram_Only", "Shared_Sram", "Dedicated_Sram"
 _PAYS = 1.25  # cycles of a step over those of reading its weights, from where on they are buffered
-# Of an Ethos-U85, measured on ResNet8 with 128, 512 and 2048 multipliers.
-_U85_PACE = 1.52  # bytes of weights that Vela takes each of its cores to fetch in a cycle
+# Of an Ethos-U85, as Vela's schedules of 27 networks show them. By its multipliers: the bytes of
+# weights that it is taken to fetch in a cycle.
+_U85_PACE = {128: 1.4, 256: 2.2, 512: 2.2, 1024: 3.2, 2048: 3.2}
+_TOO_LATE = 0.6  # cycles of fetching over those of the step and the one before it
 _SPLIT_FROM = 32  # output channels: two slices of a brick
-
-
-def default_mode(accelerator: str) -> str:
-    """The memory mode that Vela assumes.
-
-    >>> default_mode("ethos-u55-128"), default_mode("ethos-u65-256")
-    ('Shared_Sram', 'Dedicated_Sram')
-    """
-    return SHARED if family(accelerator) == "ethos-u55" else DEDICATED
-
-
-def require_mode(accelerator: str, memory_mode: str | None) -> None:
-    """Raises a `ValueError` for a mode that the accelerator lacks: an Ethos-U55 has no DRAM.
-
-    What a user's own vela.ini calls a mode is known only to that file.
-    """
-    own = family(accelerator) == "ethos-u55" and (memory_mode or "").startswith(DEDICATED)
-    if own:
-        raise ValueError(
-            f"`memory_mode` of an Ethos-U55 is {SRAM_ONLY} or {SHARED}: it has no SRAM besides "
-            f"the system's. Received: {memory_mode!r} for {accelerator}"
-        )
 
 
 @dataclasses.dataclass(frozen=True)
 class SramCost:
-    """Bytes of SRAM on an accelerator, in one of Vela's memory modes."""
+    """Bytes of SRAM on an accelerator, in a kind of Vela's memory modes."""
 
     accelerator: str
-    memory_mode: str
+    mode: str
     model: DeviceModel
 
     def bind(self, plan: Plan) -> "BoundSram":
         u85 = family(self.accelerator) == "ethos-u85"
-        cores = min(max(int(self.accelerator.rpartition("-")[2]) // 256, 1), 4)
+        pace = _U85_PACE[int(self.accelerator.rpartition("-")[2])] if u85 else None
         costs = StepCosts(plan, self.accelerator, self.model)
-        return BoundSram(costs, self.memory_mode, _U85_PACE * cores if u85 else None)
+        return BoundSram(costs, self.mode, pace)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +58,7 @@ class BoundSram:
     """
 
     steps: StepCosts
-    memory_mode: str
+    mode: str
     pace: float | None
 
     @property
@@ -98,24 +79,27 @@ class BoundSram:
             maps = counts.tensor_bytes @ self._alive.T
         else:
             maps = tf.matmul(counts.tensor_bytes, self._alive, transpose_b=True)
-        encoded = self.steps.encoded(counts)
-        if self.memory_mode.startswith(SRAM_ONLY):
-            return counts.step_present * (maps + total(encoded)[..., None])
-        return counts.step_present * (maps + self._buffers(counts, encoded))
+        buffers = 0.0 if self.mode == SRAM_ONLY else self._buffers(counts)
+        return counts.step_present * (maps + buffers)
 
-    def _buffers(self, counts: Counts, encoded: Any) -> Any:
+    def _buffers(self, counts: Counts) -> Any:
         """Bytes of weights in SRAM while each step runs; what is buffered how has no gradient."""
-        cycles = self.steps.cycles(counts)
+        encoded, cycles = self.steps.encoded(counts), self.steps.cycles(counts)
         if self.pace is None:
             fetched = encoded
-            if not self.memory_mode.startswith(DEDICATED):
+            if self.mode != DEDICATED:
                 fetched *= _as_numbers(cycles > _PAYS * encoded / self.steps.engine.weights)
             return fetched + take_or_none(fetched, self._behind)
-        waiting = encoded / self.pace
-        fetched = encoded * _as_numbers(cycles > waiting)
-        late = _as_numbers(waiting > take_or_none(cycles, self._before))
         wide = _as_numbers(self.steps.outputs(counts) >= _SPLIT_FROM)
-        first = fetched * (1.0 - 0.5 * late * wide)
+        fetching, before = encoded / self.pace, take_or_none(cycles, self._before)
+        halved = 0.0 * encoded
+        for _ in range(2):  # behind a step in halves there is only the time of its second half
+            left = before * (1.0 - 0.5 * take_or_none(halved, self._before))
+            late = _as_numbers(fetching > left)
+            buffered = 1.0 - late * _as_numbers(fetching > _TOO_LATE * (left + cycles))
+            halved = late * buffered * wide
+        fetched = encoded * buffered
+        first = fetched * (1.0 - 0.5 * halved)
         return larger(fetched, first + take_or_none(first, self._behind))
 
     @functools.cached_property
@@ -143,7 +127,7 @@ class BoundSram:
         plan = self.steps.plan
         alive = np.zeros((len(plan.steps), len(plan.tensors)), np.float32)
         for number, tensor in enumerate(plan.tensors):
-            own_memory = tensor.outside and self.memory_mode.startswith(DEDICATED)
+            own_memory = tensor.outside and self.mode == DEDICATED
             if not own_memory and not tensor.part_of_another:
                 alive[tensor.first : tensor.last + 1, number] = 1.0
         for now, step in enumerate(plan.steps):

@@ -14,13 +14,12 @@ import keras
 import numpy as np
 
 from udc_tf.graph.folds import Fold, Mean, folds, means
-from udc_tf.graph.trace import Graph
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
 from udc_tf.layers.compact_kernels import CompactKernel
 from udc_tf.quantize.rounding import first_rounding_of_mean, first_roundings
 
 
-def match_double_rounding(network: keras.Model, graph: Graph | None = None) -> int:
+def match_double_rounding(network: keras.Model) -> int:
     """Lets the activation quantizers behind kernels and means round as the int8 network will.
 
     Quantizers whose range several tensors share, or behind inputs that are not rounded or were
@@ -30,7 +29,7 @@ def match_double_rounding(network: keras.Model, graph: Graph | None = None) -> i
         How many quantizers round twice now.
     """
     count = 0
-    for fold in folds(network, graph):
+    for fold in folds(network):
         around = _rounding(fold)
         if around is None or not isinstance(fold.kernel, CompactKernel):
             continue
@@ -41,7 +40,7 @@ def match_double_rounding(network: keras.Model, graph: Graph | None = None) -> i
         units = _alive(of_input * of_weights / of_output)
         target.round_as_integers(units, first_roundings(units, 1.0))
         count += 1
-    for mean in means(network, graph):
+    for mean in means(network):
         around = _rounding(mean)
         if around is None:
             continue

@@ -3,24 +3,28 @@
 import keras
 import numpy as np
 
+from udc_tf.finetune.pruning import refresh_masks
 from udc_tf.finetune.rescaling import restore_norms
-from udc_tf.graph.trace import Graph
+from udc_tf.finetune.stages import Stages
 from udc_tf.layers.inventory import activation_quantizers, kernel_layers
 from udc_tf.training.batch_norm import batch_norm_layers
 from udc_tf.training.seeding import drawn, seed_for, seed_random_layers
 
 
-def begin(network: keras.Model, start: str, seed: int = 0, graph: Graph | None = None) -> None:
+def begin(network: keras.Model, stages: Stages, seed: int = 0) -> None:
     """Sets a network to where stage 1 begins, with weights as `Stages.start` says."""
     seed_random_layers(network, seed)
-    if start == "kept":
+    if stages.start == "kept":
         _check_settled(network)
         return
-    if start == "fresh":
+    if stages.start == "fresh":
         reinitialize(network, seed)
     else:
-        restore_norms(network, seed, graph)
+        restore_norms(network, seed)
     prepare(network)
+    refresh_masks(network, 0.0, stages)
+    for layer in kernel_layers(network):
+        layer.fit_range()
 
 
 def _check_settled(network: keras.Model) -> None:

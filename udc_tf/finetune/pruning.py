@@ -8,11 +8,16 @@ from udc_tf.finetune.stages import Stages
 from udc_tf.layers.inventory import kernel_layers
 
 
-def refresh_masks(network: keras.Model, share: float, number_format: str) -> None:
-    """Prunes `share` of each layer's target rate, the smallest weights as they are now."""
+def refresh_masks(network: keras.Model, share: float, stages: Stages) -> None:
+    """Prunes `share` of each layer's target rate, the smallest weights as they are now.
+
+    Inherited weights of one bit are pruned all at once. One bit makes large what is small: weights
+    that the search had pruned would come back as large as the others, and drown them.
+    """
     for layer in kernel_layers(network):
-        nonzeros = 1 - share * (1 - layer.nonzeros)
-        layer.refresh_mask(nonzeros, shifted=number_format == "shifted" and nonzeros < 1)
+        at_once = stages.start == "inherited" and layer.deployed_bits == 1
+        nonzeros = 1 - (1.0 if at_once else share) * (1 - layer.nonzeros)
+        layer.refresh_mask(nonzeros, shifted=stages.number_format == "shifted" and nonzeros < 1)
 
 
 def fit_ranges(network: keras.Model) -> None:
@@ -42,6 +47,6 @@ class AnnealedPruning(keras.callbacks.Callback):
             return
         if stage == 2:
             share = self._stages.pruned_share(step / self._steps)
-            refresh_masks(self._network, share, self._stages.number_format)
+            refresh_masks(self._network, share, self._stages)
         if self._stages.ranges == "fitted":
             fit_ranges(self._network)

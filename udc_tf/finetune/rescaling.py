@@ -12,16 +12,13 @@ import keras
 import numpy as np
 
 from udc_tf.graph.folds import folds
-from udc_tf.graph.trace import Graph
 from udc_tf.layers.kernels import KernelLayer
 from udc_tf.training.seeding import drawn, seed_for
 
 _WEIGHTS = 4096  # whose size is known to a percent
 
 
-def restore_norms(
-    network: keras.Model, seed: int = 0, graph: Graph | None = None
-) -> dict[str, float]:
+def restore_norms(network: keras.Model, seed: int = 0) -> dict[str, float]:
     """Scales every kernel that a batch norm follows to the size of a fresh one.
 
     Biases and statistics are scaled along, so that the network computes what it did, but for the
@@ -30,7 +27,6 @@ def restore_norms(
     Args:
         network: is changed in place.
         seed: of the fresh kernels.
-        graph: the trace of the network, for those who have it.
 
     Returns:
         Layer -> factor.
@@ -45,7 +41,7 @@ def restore_norms(
     {'dense': 0.2}
     """
     factors = {}
-    for fold in folds(network, graph):
+    for fold in folds(network):
         kernel, bn = fold.kernel, fold.batch_norm
         if bn is None:
             continue

@@ -1,5 +1,6 @@
 """Finetuning: a compact network trained so that deployment changes nothing."""
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
@@ -14,10 +15,9 @@ from udc_tf.finetune.losses import Crossentropy, gives_probabilities
 from udc_tf.finetune.preparation import begin
 from udc_tf.finetune.pruning import AnnealedPruning, refresh_masks
 from udc_tf.finetune.stages import Stages
-from udc_tf.finetune.statistics import frozen_statistics, recalibrate
+from udc_tf.finetune.statistics import frozen_statistics, recalibrate, without_dropout
 from udc_tf.finetune.step import Finetuner, check_teacher
 from udc_tf.finetune.whole_biases import make_biases_whole
-from udc_tf.graph.trace import Graph, trace
 from udc_tf.layers.activation_quantizer import held
 from udc_tf.layers.compact_kernels import WeightTraining
 from udc_tf.layers.inventory import activation_quantizers, kernel_layers
@@ -143,15 +143,14 @@ def finetune(
         steps_per_execution=steps_per_execution,
         jit_compile=jit_compile,
     )
-    graph = trace(tiny)
     state = _state(workdir, finetuner, {"steps": data.steps, "seed": seed})
     if state.restore():
         data.skip_to(state.progress.passes)
     else:
-        begin(tiny, stages.start, seed, graph)
+        begin(tiny, stages, seed)
     if not state.progress.finished:
         build_metrics(finetuner, tiny, data.dataset.element_spec)
-        run = _Run(finetuner, graph, data, state, list(callbacks), verbose)
+        run = _Run(finetuner, data, state, list(callbacks), verbose)
         run.all_stages(
             validation_data=validation_data,
             class_weight=class_weight,
@@ -237,14 +236,12 @@ class _Run:
     def __init__(
         self,
         finetuner: Finetuner,
-        graph: Graph,
         data: EpochData,
         state: TrainingState,
         callbacks: Sequence[keras.callbacks.Callback],
         verbose: int | str,
     ):
         self._finetuner, self._network = finetuner, finetuner.network
-        self._graph = graph
         self._stages: Stages = finetuner.stages
         self._data, self._state = data, state
         self._callbacks, self._verbose = callbacks, verbose
@@ -261,13 +258,18 @@ class _Run:
                 self._fit(end, **of_fit)
             else:
                 quantizers = activation_quantizers(self._network)
-                with frozen_statistics(self._network), held(quantizers):
+                with frozen_statistics(self._network), held(quantizers), self._undisturbed():
                     self._fit(end, **of_fit)
             previous = end
             if self._state.progress.stopped:
                 # A callback asked to stop: what is left is to make the network deployable.
                 break
         self._finish()
+
+    def _undisturbed(self) -> contextlib.AbstractContextManager[None]:
+        """What was fitted without dropout is kept without it."""
+        kept = self._stages.start == "kept"
+        return without_dropout(self._network) if kept else contextlib.nullcontext()
 
     def _take_averages(self) -> None:
         """Keras does at the end of a fit; but the state is kept before, and a run may be cut."""
@@ -288,7 +290,7 @@ class _Run:
         self._settled = True
         if self._stages.start == "kept":
             return
-        refresh_masks(self._network, 1.0, self._stages.number_format)
+        refresh_masks(self._network, 1.0, self._stages)
         if self._stages.calibration_batches:
             recalibrate(self._network, self._data.inputs(self._stages.calibration_batches))
         for quantizer in activation_quantizers(self._network):
@@ -300,8 +302,8 @@ class _Run:
             self._enter(3)
         for layer in kernel_layers(self._network):
             layer.alpha.assign(1.0)
-        make_biases_whole(self._network, self._graph)
-        match_double_rounding(self._network, self._graph)
+        make_biases_whole(self._network)
+        match_double_rounding(self._network)
         self._state.progress.finished = True
         self._state.save()
 

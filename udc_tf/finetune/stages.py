@@ -1,6 +1,6 @@
 """The plan of a finetuning run: three stages and their learning rates.
 
-1. weights quantized, nothing pruned;
+1. weights quantized, nothing pruned, but for inherited weights of one bit;
 2. pruning annealed from nothing to each layer's rate, masks following the weights;
 3. both held: masks, batch-norm statistics and activation ranges stand still.
 """
@@ -94,9 +94,9 @@ class Stages:
             student heed the unlikely classes more.
         distillation: the weight of the teacher's loss, in [0, 1]; the labels' loss has the rest.
         start: "inherited" weights, scaled back to the size of fresh ones where a batch norm follows
-            (`udc_tf.finetune.rescaling`); or "fresh" ones from the layers' initializers; or all
-            "kept": zeros and activation ranges stay, and weights begin, as `udc_tf.compress` or an
-            earlier finetuning left them.
+            (`udc_tf.finetune.rescaling`), layers of one bit pruned from the start; or "fresh" ones
+            from the layers' initializers; or all "kept": zeros and activation ranges stay, and
+            weights begin, as `udc_tf.compress` or an earlier finetuning left them.
         calibration_batches: on how many batches the activations' ranges, and batch norm's
             statistics, are measured before they are frozen. More are more exact, and take longer;
             0 keeps the running averages of training.

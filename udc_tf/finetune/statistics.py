@@ -30,7 +30,6 @@ def recalibrate(network: keras.Model, batches: Iterable) -> None:
 
 
 def _measure(network: keras.Model, batches: list[Any]) -> None:
-
     def forward() -> Callable[[Any], Any]:
         # Traced anew each time: what is frozen is decided when the graph is made.
         return tf.function(
@@ -72,6 +71,24 @@ def _unoptimized() -> Iterator[None]:
     finally:
         off = {"disable_meta_optimizer": before.get("disable_meta_optimizer", False)}
         tf.config.optimizer.set_experimental_options({**before, **off})
+
+
+@contextlib.contextmanager
+def without_dropout(network: keras.Model) -> Iterator[None]:
+    """No layer drops anything, even in training steps.
+
+    Dropout changes the variance of what goes into a batch norm, which one that stands still does
+    not make good: weights would learn to.
+    """
+    kinds = (keras.layers.Dropout, keras.layers.GaussianDropout, keras.layers.AlphaDropout)
+    layers = [(x, x.rate) for x in network.layers if isinstance(x, kinds)]
+    for layer, _ in layers:
+        layer.rate = 0.0
+    try:
+        yield
+    finally:
+        for layer, rate in layers:
+            layer.rate = rate
 
 
 @contextlib.contextmanager

@@ -12,13 +12,12 @@ import keras
 import numpy as np
 
 from udc_tf.graph.folds import Fold, folds
-from udc_tf.graph.trace import Graph
 from udc_tf.layers.compact_kernels import CompactKernel
 
 _EXACT = 2**20  # beyond that float32 does not tell neighbouring units apart
 
 
-def make_biases_whole(network: keras.Model, graph: Graph | None = None) -> int:
+def make_biases_whole(network: keras.Model) -> int:
     """Moves each bias to the nearest whole number of accumulator units.
 
     Where a batch norm follows, it is the folded bias that is moved, by way of the moving mean.
@@ -27,7 +26,7 @@ def make_biases_whole(network: keras.Model, graph: Graph | None = None) -> int:
     Returns:
         How many channels were moved.
     """
-    return sum(_move(fold) for fold in folds(network, graph))
+    return sum(_move(fold) for fold in folds(network))
 
 
 def _move(fold: Fold) -> int:

@@ -8,6 +8,7 @@ from keras import layers as kl
 
 from udc_tf.graph.layer_rules import kernel_kind
 
+_DROPOUTS = (kl.Dropout, kl.SpatialDropout1D, kl.SpatialDropout2D)
 _COMMON = ("use_bias", "activation", "bias_initializer", "bias_regularizer", "dtype")
 _SPATIAL = ("kernel_size", "strides", "padding", "dilation_rate")
 _OWN = {
@@ -40,9 +41,18 @@ def copy_layer(
     name: str,
     channels: int | None = None,
     dtype: str | None = None,
+    of: int | None = None,
 ) -> keras.layers.Layer:
-    """A new, unbuilt layer of the same configuration, with other channels or types if given."""
+    """A new, unbuilt layer of the same configuration, with other channels or types if given.
+
+    Args:
+        channels: that it has.
+        dtype: of what it computes.
+        of: how many channels `layer` has.
+    """
     config = {**layer.get_config(), "name": safe_name(name)}
+    if isinstance(layer, _DROPOUTS) and channels and of:
+        config["rate"] = dropout_rate(config["rate"], channels, of)
     if dtype is not None and "dtype" in config:
         config["dtype"] = dtype
     if isinstance(layer, kl.Normalization):
@@ -54,6 +64,18 @@ def copy_layer(
     if isinstance(layer, kl.Reshape) and channels is not None:
         config["target_shape"] = (*config["target_shape"][:-1], channels)
     return layer.__class__.from_config(config)
+
+
+def dropout_rate(rate: float, channels: int, of: int) -> float:
+    """The rate at which as many channels get through as of the original's, if there are so many.
+
+    Dropout is chosen for a width: what keeps a wide layer from learning by heart leaves a narrow
+    one too little to learn with.
+
+    >>> [round(dropout_rate(0.4, channels, of=64), 2) for channels in (64, 48, 13)]
+    [0.4, 0.2, 0.0]
+    """
+    return rate if channels >= of else max(0.0, 1 - (1 - rate) * of / channels)
 
 
 def safe_name(name: str) -> str:

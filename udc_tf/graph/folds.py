@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import weakref
 from typing import Any, TypeVar
 
 import keras
@@ -44,12 +45,8 @@ class Fold:
         return Affine.of(bn, bn.moving_variance.shape[0]).factor
 
 
-def folds(network: keras.Model, graph: Graph | None = None) -> list[Fold]:
+def folds(network: keras.Model) -> list[Fold]:
     """The kernels of a functional model, in the order of their calls.
-
-    Args:
-        network: the model.
-        graph: its trace, for those who have it; it takes a second of a large network.
 
     Example:
 
@@ -59,7 +56,40 @@ def folds(network: keras.Model, graph: Graph | None = None) -> list[Fold]:
     >>> [(fold.kernel.name, fold.batch_norm.name) for fold in folds(model)]
     [('dense', 'bn')]
     """
-    graph = graph or trace(network)  # of copies of the layers, by the same names
+    return list(_found(network)[0])
+
+
+@dataclasses.dataclass(frozen=True)
+class Mean:
+    """A mean over all positions of an image that is rounded before and after, and nothing else."""
+
+    positions: int
+    input_quantizer: ActivationQuantizer
+    output_quantizer: ActivationQuantizer
+    whole_inputs: bool = True
+
+
+def means(network: keras.Model) -> list[Mean]:
+    """The means over all positions in a functional model."""
+    return list(_found(network)[1])
+
+
+# By network, while it lives: finetuning and export ask again and again, and to trace a network
+# copies it.
+_FOUND: weakref.WeakKeyDictionary[keras.Model, tuple[list[Fold], list[Mean]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _found(network: keras.Model) -> tuple[list[Fold], list[Mean]]:
+    """What follows from how the layers are connected, which nothing changes later."""
+    if network not in _FOUND:
+        graph = trace(network)  # of copies of the layers, by the same names
+        _FOUND[network] = _folds(network, graph), _means(network, graph)
+    return _FOUND[network]
+
+
+def _folds(network: keras.Model, graph: Graph) -> list[Fold]:
     uses = Uses.of(graph)
     layers = {layer.name: layer for layer in network.layers}
     names = [node.name for node in graph.nodes]
@@ -86,19 +116,7 @@ def folds(network: keras.Model, graph: Graph | None = None) -> list[Fold]:
     return found
 
 
-@dataclasses.dataclass(frozen=True)
-class Mean:
-    """A mean over all positions of an image that is rounded before and after, and nothing else."""
-
-    positions: int
-    input_quantizer: ActivationQuantizer
-    output_quantizer: ActivationQuantizer
-    whole_inputs: bool = True
-
-
-def means(network: keras.Model, graph: Graph | None = None) -> list[Mean]:
-    """The means over all positions in a functional model; arguments as of `folds`."""
-    graph = graph or trace(network)
+def _means(network: keras.Model, graph: Graph) -> list[Mean]:
     uses = Uses.of(graph)
     layers = {layer.name: layer for layer in network.layers}
     names = [node.name for node in graph.nodes]

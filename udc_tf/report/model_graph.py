@@ -46,39 +46,60 @@ def model_graph(network: keras.Model, layers: Sequence[Mapping[str, Any]] = ()) 
     """
     graph = trace(network, copy=False)
     became = {row["layer"]: row for row in layers}
-    made_by = {ref.id: node.name for node in graph.nodes for ref in _tensors(node.outputs)}
     inputs = _tensors(graph.inputs)
-    made_by |= {ref.id: name for ref, name in zip(inputs, graph.input_names, strict=True)}
+    made_by = {ref.id: (name, 0) for ref, name in zip(inputs, graph.input_names, strict=True)}
+    for node in graph.nodes:
+        made_by |= {ref.id: (node.name, place) for place, ref in enumerate(_tensors(node.outputs))}
     nodes = [
-        *(_entry(made_by[ref.id], "Input", [], {"shape": _shape(ref)}) for ref in inputs),
+        *(_entry(made_by[ref.id][0], "Input", [], [ref], {}) for ref in inputs),
         *(_of_call(node, made_by, became) for node in graph.nodes),
-        _entry("outputs", "Outputs", [made_by[ref.id] for ref in _tensors(graph.outputs)], {}),
+        _entry("outputs", "Outputs", [made_by[ref.id] for ref in _tensors(graph.outputs)], [], {}),
     ]
     return {"label": graph.name, "graphs": [{"id": graph.name, "nodes": nodes}]}
 
 
 def _of_call(
-    node: Node, made_by: Mapping[int, str], became: Mapping[str, Mapping[str, Any]]
+    node: Node,
+    made_by: Mapping[int, tuple[str, int]],
+    became: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
-    facts = {"shape": ", ".join(_shape(ref) for ref in _tensors(node.outputs))}
     # A layer of a nested model is "nested/name", and "nested_name" in the file.
     found = became.get(node.name) or became.get(node.name.replace("/", "_"), {})
-    facts |= {key: f"{value:,}" for key, value in found.items() if isinstance(value, (int, float))}
+    facts = {key: f"{value:,}" for key, value in found.items() if isinstance(value, (int, float))}
     sources = [made_by[ref.id] for ref in node.inputs]
-    return _entry(node.name, type(node.layer).__name__, sources, facts)
+    return _entry(node.name, type(node.layer).__name__, sources, _tensors(node.outputs), facts)
 
 
 def _entry(
-    name: str, label: str, sources: Sequence[str], facts: Mapping[str, str]
+    name: str,
+    label: str,
+    sources: Sequence[tuple[str, int]],
+    outputs: Sequence[TensorRef],
+    facts: Mapping[str, str],
 ) -> dict[str, Any]:
+    """A node.
+
+    Args:
+        sources: of each input, the node that it comes from and which of that one's outputs it is.
+        facts: what Model Explorer shows of the node beside its shapes.
+    """
     return {
         "id": name,
         "label": label,
         "namespace": name.rpartition("/")[0],
         "attrs": [{"key": key, "value": value} for key, value in facts.items()],
         "incomingEdges": [
-            {"sourceNodeId": source, "targetNodeInputId": str(place)}
-            for place, source in enumerate(sources)
+            {
+                "sourceNodeId": source,
+                "sourceNodeOutputId": str(output),
+                "targetNodeInputId": str(place),
+            }
+            for place, (source, output) in enumerate(sources)
+        ],
+        # By this key Model Explorer knows a shape, which it also writes beside the edges.
+        "outputsMetadata": [
+            {"id": str(place), "attrs": [{"key": "tensor_shape", "value": _shape(ref)}]}
+            for place, ref in enumerate(outputs)
         ],
     }
 

@@ -50,6 +50,7 @@ _SEARCHABLE = {
 }
 
 
+_OF_A_TARGET = ("budget", "bind", "describe", "to_dict")
 _ROUGHLY = 1.25  # what is not fitted may take a budget for too small that is not
 
 
@@ -189,6 +190,12 @@ def checked_targets(target: Target | Sequence[Target] | None) -> tuple[Target, .
             "`target` must be given: one or several of udc_tf.Flash, udc_tf.Sram, udc_tf.Cycles, "
             f"udc_tf.Macs, udc_tf.PaperSize. Received: {target!r}"
         )
+    for one in targets:
+        if lacking := [name for name in _OF_A_TARGET if not hasattr(one, name)]:
+            raise ValueError(
+                f"A target of your own has {', '.join(_OF_A_TARGET)} (docs/extending.md shows "
+                f"one). Received: a {type(one).__name__} without {', '.join(lacking)}"
+            )
     return targets
 
 
