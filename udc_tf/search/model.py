@@ -274,7 +274,7 @@ class SearchModel(StopsBetweenSteps, workers.TrainsInLockstep, keras.Model):
             x = training_data.of_length(x, steps, one_pass=steps_per_epoch is None)
             x = training_data.for_replicas(x, self.distribute_strategy.num_replicas_in_sync)
             build_metrics(self, self.network, x.element_spec)
-        with told_briefly():
+        with told_briefly(), batch_norm.fused(self.network):
             history = super().fit(
                 x,
                 y,
