@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import pathlib
 import re
 import shutil
@@ -12,6 +13,7 @@ import numpy as np
 from benchmarks import harness
 from benchmarks.harness import Row, mean_and_deviation, table
 from benchmarks.zoo_networks import NETWORKS
+from udc_tf.export import manifest
 
 ZOO = pathlib.Path(__file__).parents[1] / "zoo"
 README = ZOO.with_name("README.md")
@@ -23,7 +25,8 @@ RESULTS = (
     "super_resolution",
 )  # of the README
 _MARKS = "<!-- made by: python -m benchmarks.take_home --only_report -->\n", "<!-- end -->"
-_COLOURS = 64  # of a report's pictures: a third of the bytes
+_COLOURS = 32  # of a report's pictures: a third of the bytes
+_GOLDEN_BYTES = 150_000  # of a network's golden inputs and outputs; images can be large
 _HEAD = ("network", "budget", "test", "flash", "SRAM", "cycles", "MACs")
 
 
@@ -33,8 +36,21 @@ def take_files(name: str, work: pathlib.Path) -> None:
         target = ZOO / name / budget
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(work / budget / "artefacts", target)
+        keep_few_goldens(target)
         page = (work / budget / "report.html").read_text()
         harness.write(target / "report.html", with_small_pictures(page))
+
+
+def keep_few_goldens(folder: pathlib.Path) -> None:
+    """Leaves as many golden examples as take little space; the manifest tells of what is left."""
+    arrays = {path: np.load(path) for path in (folder / "golden").glob("*.npy")}
+    of_one = sum(array[0].nbytes for array in arrays.values())
+    for path, array in arrays.items():
+        np.save(path, array[: max(1, _GOLDEN_BYTES // of_one)])
+    path = folder / "manifest.json"
+    content = json.loads(path.read_text())
+    listed = {name: row for name, row in manifest.files(folder).items() if name != path.name}
+    harness.write(path, manifest.to_json(content | {"files": listed}))
 
 
 def with_small_pictures(page: str) -> str:

@@ -1,0 +1,39 @@
+/* Written by udc-tf; do not edit. */
+#ifndef MODEL_VELA_H_
+#define MODEL_VELA_H_
+
+#include <stdint.h>
+
+/* Bytes of the model, which stays in flash. */
+#define MODEL_VELA_LENGTH 8032u
+/* Bytes for the tensor arena: the NPU's working memory and TFLM's bookkeeping. */
+#define MODEL_VELA_ARENA_BYTES 464272u
+
+#define MODEL_VELA_INPUTS 1
+#define MODEL_VELA_INPUT_0_RANK 4
+#define MODEL_VELA_INPUT_0_SHAPE {1, 64, 64, 1}
+#define MODEL_VELA_INPUT_0_BYTES 4096u
+/* real = SCALE * (int8 - ZERO_POINT) */
+#define MODEL_VELA_INPUT_0_SCALE 0.00659654848f
+#define MODEL_VELA_INPUT_0_ZERO_POINT (0)
+
+#define MODEL_VELA_OUTPUTS 1
+#define MODEL_VELA_OUTPUT_0_RANK 4
+#define MODEL_VELA_OUTPUT_0_SHAPE {1, 256, 256, 1}
+#define MODEL_VELA_OUTPUT_0_BYTES 65536u
+/* real = SCALE * (int8 - ZERO_POINT) */
+#define MODEL_VELA_OUTPUT_0_SCALE 0.00773293106f
+#define MODEL_VELA_OUTPUT_0_ZERO_POINT (-5)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+extern const uint8_t model_vela[MODEL_VELA_LENGTH];
+extern const uint32_t model_vela_length;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MODEL_VELA_H_ */
