@@ -10,7 +10,7 @@ import udc_tf
 from tests.support.layers import run_layer_test
 from udc_tf.export.integer_network import Quantization
 from udc_tf.export.simulation import fake_quantize
-from udc_tf.layers.activation_quantizer import ActivationQuantizer
+from udc_tf.layers.activation_quantizer import ActivationQuantizer, held
 
 
 def compact(inputs, outputs, **settings):
@@ -131,6 +131,33 @@ class TestActivationQuantizer:
         np.testing.assert_array_equal(tape.gradient(y, x), [1.0, 1.0, 1.0])
         assert layer.maximum.numpy() == 3.25  # a twentieth of the way to the limit
         assert abs(layer(x)).numpy().max() < 8.1
+
+    @pytest.mark.parametrize("limit", [None, 2.0])
+    def test_held_it_trains_alike_without_a_branch(self, limit):
+        x, layer = tf.linspace(-3.0, 3.0, 40), ActivationQuantizer(limit=limit)
+        layer.build(x.shape)
+        layer.set_range(-1.0, 2.0)
+
+        def trained():
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = layer(x, training=True)
+            return y, tape.gradient(y, x)
+
+        def kinds(function):
+            return {node.op for node in function.graph.as_graph_def().node}
+
+        for enabled in (0.0, 1.0):
+            layer.enabled.assign(enabled)
+            wanted = trained()
+            with held([layer]):
+                step = tf.function(trained).get_concrete_function()
+            assert not kinds(step) & {"If", "StatelessIf", "AssignVariableOp", "PartitionedCall"}
+            for a, b in zip(step(), wanted, strict=True):
+                np.testing.assert_array_equal(a, b)
+        layer.tracking.assign(1.0)
+        with held([layer]):
+            assert layer.held is None  # its range still moves
 
     def test_bad_arguments_name_what_was_received(self):
         with pytest.raises(ValueError, match="Received: 1"):

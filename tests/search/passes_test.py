@@ -25,7 +25,10 @@ def _searched(samples_per_pass, loss=None, **compile_arguments):
 
 
 def test_passes_train_as_one():
-    (one, whole), (other, passes) = _searched(None), _searched(2)
+    # Adam would make whole steps of what is noise in a gradient of zero.
+    (one, whole), (other, passes) = (
+        _searched(n, decision_optimizer=keras.optimizers.SGD(0.1)) for n in (None, 2)
+    )
     for mine, theirs in zip(other.variables, one.variables, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
     for name in ("loss", "accuracy", "size_loss"):

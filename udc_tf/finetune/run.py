@@ -18,10 +18,11 @@ from udc_tf.finetune.stages import Stages
 from udc_tf.finetune.statistics import frozen_statistics, recalibrate, without_dropout
 from udc_tf.finetune.step import Finetuner, check_teacher
 from udc_tf.finetune.whole_biases import make_biases_whole
+from udc_tf.layers.activation_quantizer import held
 from udc_tf.layers.compact_kernels import WeightTraining
 from udc_tf.layers.inventory import activation_quantizers, kernel_layers
 from udc_tf.layers.precision import computing_in
-from udc_tf.training import training_data, workers
+from udc_tf.training import batch_norm, training_data, workers
 from udc_tf.training.batch_norm import batch_norm_layers
 from udc_tf.training.built_metrics import build_metrics
 from udc_tf.training.divergence import EndsWhenNotFinite, told_briefly
@@ -256,7 +257,8 @@ class _Run:
             if stage < 3:
                 self._fit(end, **of_fit)
             else:
-                with frozen_statistics(self._network), self._undisturbed():
+                quantizers = activation_quantizers(self._network)
+                with frozen_statistics(self._network), held(quantizers), self._undisturbed():
                     self._fit(end, **of_fit)
             previous = end
             if self._state.progress.stopped:
@@ -315,7 +317,9 @@ class _Run:
         pruning = AnnealedPruning(self._stages, self._network, self._data.steps)
         keep = KeepState(self._state, passes=lambda: self._data.passed)
         replicas = self._finetuner.distribute_strategy.num_replicas_in_sync
-        with told_briefly(), computing_in(self._network, keras.config.dtype_policy()):
+        network = self._network
+        computed = computing_in(network, keras.config.dtype_policy())
+        with told_briefly(), computed, batch_norm.fused(network):
             self._finetuner.fit(
                 training_data.for_replicas(self._data.dataset, replicas),
                 initial_epoch=done,

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from udc_tf.layers.activation_quantizer import held
 from udc_tf.layers.inventory import activation_quantizers
 from udc_tf.training import batch_norm
 from udc_tf.training.batch_norm import batch_norm_layers
@@ -24,16 +25,20 @@ def recalibrate(network: keras.Model, batches: Iterable) -> None:
     batches = list(batches)
     if not batches:
         return
+    with _unoptimized():
+        _measure(network, batches)
 
+
+def _measure(network: keras.Model, batches: list[Any]) -> None:
     def forward() -> Callable[[Any], Any]:
         # Traced anew each time: what is frozen is decided when the graph is made.
         return tf.function(
             lambda x: network(x, training=True), reduce_retracing=True, autograph=False
         )
 
-    with _tracking(network, 0.0):
-        batch_norm.measure_statistics(batch_norm_layers(network), forward(), batches)
     quantizers = activation_quantizers(network)
+    with _tracking(network, 0.0), held(quantizers), batch_norm.fused(network):
+        batch_norm.measure_statistics(batch_norm_layers(network), forward(), batches)
     for quantizer in quantizers:
         quantizer.seen.assign(0.0)
     if quantizers:
@@ -54,6 +59,18 @@ def frozen_statistics(network: keras.Model) -> Iterator[None]:
     finally:
         for bn, trainable in layers:
             bn.trainable = trainable
+
+
+@contextlib.contextmanager
+def _unoptimized() -> Iterator[None]:
+    """Graphs run as they are: some batches take less time than it takes to optimize a graph."""
+    before = tf.config.optimizer.get_experimental_options()
+    tf.config.optimizer.set_experimental_options({**before, "disable_meta_optimizer": True})
+    try:
+        yield
+    finally:
+        off = {"disable_meta_optimizer": before.get("disable_meta_optimizer", False)}
+        tf.config.optimizer.set_experimental_options({**before, **off})
 
 
 @contextlib.contextmanager

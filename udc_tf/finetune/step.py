@@ -13,6 +13,7 @@ from udc_tf.layers.inventory import kernel_layers
 from udc_tf.training.batch_norm import batch_norm_layers
 from udc_tf.training.divergence import checked_finite
 from udc_tf.training.loss_scaling import unscaled
+from udc_tf.training.one_vector import OneVector
 from udc_tf.training.training_data import fits_shape
 from udc_tf.training.workers import TrainsInLockstep
 
@@ -61,6 +62,7 @@ class Finetuner(TrainsInLockstep, keras.Model):
         self._teacher_logits = _to_logits(network if teacher is None else teacher)
         self._student_logits = _to_logits(network)
         self.range_optimizer: Any = None  # made by `compile`, as what the other one trains
+        self._ranges: Any = None
         self._optimized: tuple[keras.Variable, ...] = ()
         self.built = True
 
@@ -107,7 +109,8 @@ class Finetuner(TrainsInLockstep, keras.Model):
             # All of them, also in stage 3, where some are frozen.
             self._optimized = tuple(self.weights_to_train())
             self.optimizer.build(self._optimized)
-            self.range_optimizer.build(self.ranges_to_train())
+            self._ranges = OneVector(self.ranges_to_train())
+            self.range_optimizer.build([self._ranges.vector])
 
     def ranges_to_train(self) -> list[keras.Variable]:
         return [layer.log_range for layer in kernel_layers(self.network)]
@@ -158,7 +161,7 @@ class Finetuner(TrainsInLockstep, keras.Model):
                 for g, v in zip(of_weights, weights, strict=True)
             ]
         self.optimizer.apply(of_weights, weights)
-        self.range_optimizer.apply(of_ranges, ranges)
+        self._ranges.apply(self.range_optimizer, of_ranges)
         self._track_loss(loss * replicas, tf.shape(keras.tree.flatten(x)[0])[0])
         return self.compute_metrics(x, y, predictions, sample_weight)
 

@@ -1,8 +1,9 @@
 """8-bit activations as TFLite computes them."""
 
 import contextlib
+import functools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
@@ -10,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from udc_tf.layers.kernels import Shape
+from udc_tf.quantize.any_shape import traced_for_any_shape
 from udc_tf.quantize.rounding import round_half_up, round_twice
 
 
@@ -28,6 +30,73 @@ def settled(quantizers: Iterable["ActivationQuantizer"]) -> Iterator[None]:
     finally:
         for quantizer in chosen:
             quantizer.settled = None
+
+
+@contextlib.contextmanager
+def held(quantizers: Iterable["ActivationQuantizer"]) -> Iterator[None]:
+    """Training steps that are traced inside take for granted which quantizers are on.
+
+    It is for those that track nothing: their graphs have neither a branch nor a running range.
+    """
+    chosen = [q for q in quantizers if not float(q.tracking.numpy())]
+    for quantizer in chosen:
+        quantizer.held = quantizer.is_rounding
+    try:
+        yield
+    finally:
+        for quantizer in chosen:
+            quantizer.held = None
+
+
+def _trained(inputs: tf.Tensor, low: tf.Tensor, high: tf.Tensor, limited: bool) -> tf.Tensor:
+    values = tf.cast(inputs, tf.float32)
+    codes = tf.quantization.fake_quant_with_min_max_vars(values, low, high)
+    if limited:
+        # What lies beyond must find its way back: a wrong probability near 0 has to learn.
+        codes = values + tf.stop_gradient(codes - values)
+    return tf.cast(codes, inputs.dtype)
+
+
+@functools.cache
+def _trained_if_usable(dtype: tf.DType, limited: bool) -> Callable[..., tf.Tensor]:
+    def call(inputs: tf.Tensor, low: tf.Tensor, high: tf.Tensor, usable: tf.Tensor) -> tf.Tensor:
+        return tf.cond(
+            usable, lambda: _trained(inputs, low, high, limited), lambda: tf.identity(inputs)
+        )
+
+    return traced_for_any_shape(call, [dtype, tf.float32, tf.float32, tf.bool])
+
+
+@functools.cache
+def _followed(
+    dtype: tf.DType, limit: float | None, momentum: float, hold_peaks: bool
+) -> Callable[..., list[tf.Tensor]]:
+    """(inputs, minimum, maximum, seen, tracking) -> the first three states as they are next."""
+
+    def call(
+        inputs: tf.Tensor,
+        old_low: tf.Tensor,
+        old_high: tf.Tensor,
+        seen: tf.Tensor,
+        tracking: tf.Tensor,
+    ) -> list[tf.Tensor]:
+        # No tf.cond: its graph takes longer to make than smallest and largest values to find.
+        values = tf.cast(tf.reshape(tf.stop_gradient(inputs), [-1]), tf.float32)
+        low = tf.minimum(tf.reduce_min(values, axis=0), 0.0)
+        high = tf.maximum(tf.reduce_max(values, axis=0), 0.0)
+        if limit is not None:
+            low, high = tf.maximum(low, -limit), tf.minimum(high, limit)
+        # All of what the first batch has; nothing while it does not track.
+        share = tracking * (1.0 - momentum * seen)
+        kept = 1.0 - share
+        new_low, new_high = kept * old_low + share * low, kept * old_high + share * high
+        if hold_peaks:
+            tracks = tracking > 0.5
+            new_low = tf.where(tracks, tf.minimum(new_low, low), old_low)
+            new_high = tf.where(tracks, tf.maximum(new_high, high), old_high)
+        return [new_low, new_high, tf.maximum(seen, tracking)]
+
+    return traced_for_any_shape(call, [dtype, *[tf.float32] * 4])
 
 
 @keras.saving.register_keras_serializable("udc_tf")
@@ -85,6 +154,7 @@ class ActivationQuantizer(keras.layers.Layer):
         self.limit = limit
         self.inference_only = inference_only
         self.settled: bool | None = None  # whether it rounds, where that is settled
+        self.held: bool | None = None  # whether it rounds in training, where that is known
 
     def build(self, input_shape: Shape) -> None:
         low, high = self.fixed_range or (0.0, 0.0)
@@ -171,27 +241,27 @@ class ActivationQuantizer(keras.layers.Layer):
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         if self.settled is not None:
             return self._settled(inputs)
-        if training and self.fixed_range is None:
+        if training and self.fixed_range is None and self.held is None:
             self._track(inputs)
         if training and self.inference_only:
             return inputs
         low, high = tf.convert_to_tensor(self.minimum), tf.convert_to_tensor(self.maximum)
+        limited = self.limit is not None
+        if training and self.held is not None:
+            return _trained(inputs, low, high, limited) if self.held else tf.identity(inputs)
+        usable = (tf.convert_to_tensor(self.enabled) > 0.5) & (high > low)
+        if training:
+            return _trained_if_usable(inputs.dtype, limited)(inputs, low, high, usable)
 
         def quantized() -> tf.Tensor:
             values = tf.cast(inputs, tf.float32)
-            if not training:
-                # Graphs divide by constants by way of their reciprocals: in floats another scale.
-                scale = tf.cast(tf.cast(high - low, tf.float64) / 255, tf.float32)
-                rounded = self._rounded(values, high, scale)
-                values += tf.stop_gradient(rounded - values)
+            # Graphs divide by constants by way of their reciprocals: in floats another scale.
+            scale = tf.cast(tf.cast(high - low, tf.float64) / 255, tf.float32)
+            rounded = self._rounded(values, high, scale)
+            values += tf.stop_gradient(rounded - values)
             codes = tf.quantization.fake_quant_with_min_max_vars(values, low, high)
-            if training and self.limit is not None:
-                # What lies beyond must find its way back: a wrong probability near 0 has to learn.
-                codes = values + tf.stop_gradient(codes - values)
-            return tf.cast(codes, dtype)
+            return tf.cast(codes, inputs.dtype)
 
-        dtype = inputs.dtype
-        usable = (tf.convert_to_tensor(self.enabled) > 0.5) & (high > low)
         return tf.cond(usable, quantized, lambda: tf.identity(inputs))
 
     def _settled(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -227,22 +297,11 @@ class ActivationQuantizer(keras.layers.Layer):
         return tf.cast(rounded, tf.float32) * scale
 
     def _track(self, inputs: tf.Tensor) -> None:
-        # No tf.cond: its graph takes longer to make than smallest and largest values to find.
-        tracking = tf.convert_to_tensor(self.tracking) > 0.5
-        values = tf.cast(tf.stop_gradient(inputs), tf.float32)
-        low, high = tf.minimum(tf.reduce_min(values), 0.0), tf.maximum(tf.reduce_max(values), 0.0)
-        if self.limit is not None:
-            low, high = tf.maximum(low, -self.limit), tf.minimum(high, self.limit)
-        old_low, old_high = tf.convert_to_tensor(self.minimum), tf.convert_to_tensor(self.maximum)
-        seen = tf.convert_to_tensor(self.seen)
-        keep = tf.where(seen < 0.5, 0.0, self.momentum)
-        new_low = keep * old_low + (1 - keep) * low
-        new_high = keep * old_high + (1 - keep) * high
-        if self.hold_peaks:
-            new_low, new_high = tf.minimum(new_low, low), tf.maximum(new_high, high)
-        self.minimum.assign(tf.where(tracking, new_low, old_low))
-        self.maximum.assign(tf.where(tracking, new_high, old_high))
-        self.seen.assign(tf.where(tracking, 1.0, seen))
+        followed = _followed(inputs.dtype, self.limit, self.momentum, self.hold_peaks)
+        variables = (self.minimum, self.maximum, self.seen)
+        states = map(tf.convert_to_tensor, (*variables, self.tracking))
+        for variable, value in zip(variables, followed(inputs, *states), strict=True):
+            variable.assign(value)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape

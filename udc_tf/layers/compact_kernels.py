@@ -77,7 +77,11 @@ class CompactKernel(KernelLayer):
     def build(self, input_shape: Shape) -> None:
         super().build(input_shape)
         self.log_range = self.add_weight(
-            name="log_range", shape=(), initializer="zeros", autocast=False
+            name="log_range",
+            shape=(),
+            initializer="zeros",
+            autocast=False,
+            aggregation="only_first_replica",
         )
         self.mask = self._state("mask", 1.0, self.theta.shape)
         self.beta = self._state("beta", 0.0)

@@ -13,11 +13,13 @@ mask's. With `beta = 0` this is the plain format Q. Eight bits have levels enoug
 above 127: there m is 1. One bit is r * sign(theta).
 """
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
+from udc_tf.quantize.any_shape import traced_for_any_shape
 from udc_tf.quantize.quantizers import integer_levels, sign
 
 LARGEST_CODE = 127  # of an int8 weight; -128 is not used
@@ -82,42 +84,61 @@ def low_bit_kernel(
             `theta` itself; None for all.
         clip_unquantized: whether those are clipped to the range, as in UDC.
     """
+    at_random = () if quantized is None else (quantized,)
+    apply = _low_bit_kernel(bits, pruned_gradient, bool(at_random), clip_unquantized)
+    return apply(theta, r, mask, beta, *at_random)
 
-    @tf.custom_gradient
-    def kernel(
-        theta: tf.Tensor, r: tf.Tensor
-    ) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]]:
-        step = step_of(r, bits)
-        shift = shift_of(beta, step, bits)
-        code = codes_of(theta, step, shift, bits)
-        magnitude = tf.abs(theta)
-        top = step * tf.minimum(shift + float(integer_levels(bits)), float(LARGEST_CODE))
-        value = code * step
-        if quantized is not None:
-            rest = tf.clip_by_value(theta, -top, top) if clip_unquantized else theta
-            value = tf.where(quantized > 0.5, value, rest)
 
-        def grad(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            passes = mask if pruned_gradient == 0 else mask + pruned_gradient * (1.0 - mask)
-            inside = tf.cast(magnitude <= top, theta.dtype)
-            if bits == 1:
-                to_range = upstream * mask * code
-                if quantized is not None:
-                    to_range *= quantized
-                return upstream * passes, tf.reduce_sum(to_range)
-            open_ends = inside
-            if quantized is not None and not clip_unquantized:
-                open_ends = tf.maximum(inside, 1.0 - quantized)
-            left_over = (tf.abs(code) - tf.maximum(magnitude / step, shift)) / integer_levels(bits)
+@functools.cache
+def _low_bit_kernel(
+    bits: int, pruned_gradient: float, at_random: bool, clip_unquantized: bool
+) -> Callable[..., tf.Tensor]:
+    def apply(
+        theta: tf.Tensor,
+        r: tf.Tensor,
+        mask: tf.Tensor,
+        beta: tf.Tensor,
+        quantized: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        @tf.custom_gradient
+        def kernel(
+            theta: tf.Tensor, r: tf.Tensor
+        ) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]]:
+            step = step_of(r, bits)
+            shift = shift_of(beta, step, bits)
+            code = codes_of(theta, step, shift, bits)
+            magnitude = tf.abs(theta)
+            top = step * tf.minimum(shift + float(integer_levels(bits)), float(LARGEST_CODE))
+            value = code * step
             if quantized is not None:
-                left_over *= quantized
-            to_range = inside * left_over + (1.0 - open_ends)
-            to_range = tf.reduce_sum(upstream * mask * sign(theta) * to_range)
-            return upstream * passes * open_ends, to_range
+                rest = tf.clip_by_value(theta, -top, top) if clip_unquantized else theta
+                value = tf.where(quantized > 0.5, value, rest)
 
-        return value * mask, grad
+            def grad(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+                passes = mask if pruned_gradient == 0 else mask + pruned_gradient * (1.0 - mask)
+                inside = tf.cast(magnitude <= top, theta.dtype)
+                if bits == 1:
+                    to_range = upstream * mask * code
+                    if quantized is not None:
+                        to_range *= quantized
+                    return upstream * passes, tf.reduce_sum(to_range)
+                open_ends = inside
+                if quantized is not None and not clip_unquantized:
+                    open_ends = tf.maximum(inside, 1.0 - quantized)
+                left_over = (tf.abs(code) - tf.maximum(magnitude / step, shift)) / integer_levels(
+                    bits
+                )
+                if quantized is not None:
+                    left_over *= quantized
+                to_range = inside * left_over + (1.0 - open_ends)
+                to_range = tf.reduce_sum(upstream * mask * sign(theta) * to_range)
+                return upstream * passes * open_ends, to_range
 
-    return kernel(theta, r)
+            return value * mask, grad
+
+        return kernel(theta, r)
+
+    return traced_for_any_shape(apply, [tf.float32] * (5 if at_random else 4))
 
 
 def range_above(beta: float, old_beta: float, old_range: float) -> float:

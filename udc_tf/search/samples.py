@@ -108,7 +108,11 @@ def traced_once(function: Callable[..., Any], network: keras.Model) -> Callable[
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     if tf.executing_eagerly() or replicas > 1 or not _leaves_nothing(network):
         return function
-    return tf.function(function, autograph=False, reduce_retracing=True)
+    # Not written out at each use either: TensorFlow then optimizes and keeps one graph of it.
+    once = {"_noinline": True}
+    return tf.function(
+        function, autograph=False, reduce_retracing=True, experimental_attributes=once
+    )
 
 
 def _leaves_nothing(network: keras.Model) -> bool:

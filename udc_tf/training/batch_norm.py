@@ -1,11 +1,13 @@
-"""Batch-norm statistics of one configuration.
+"""Batch norm in trainings of ours: fast steps, and statistics of one configuration.
 
 The samples of a search leave a mixture of statistics behind; before a single configuration is
 judged they are measured again.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import keras
 import numpy as np
@@ -67,3 +69,59 @@ def unchanged(model: keras.Model) -> Iterator[None]:
         yield
     finally:
         strategy.run(put_back, args=(kept,))
+
+
+@contextlib.contextmanager
+def fused(model: keras.Model) -> Iterator[None]:
+    """Steps that are traced inside normalize images by TensorFlow's fused operation.
+
+    Keras takes some fifty small operations for it, forward and back, which need two to three times
+    as long. What is computed is the same, but for the order of sums.
+    """
+    layers: list[Any] = [bn for bn in batch_norm_layers(model) if _can_be_fused(bn)]
+    for layer in layers:
+        layer.call = functools.partial(_fused_call, layer)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.call
+
+
+_SMALLEST_EPSILON = 1.001e-5  # that GPUs take
+
+
+def _can_be_fused(layer: Any) -> bool:
+    kind = type(layer) is keras.layers.BatchNormalization and "call" not in vars(layer)
+    special = getattr(layer, "renorm", False) or layer.synchronized
+    return kind and not special and layer.epsilon >= _SMALLEST_EPSILON
+
+
+def _fused_call(
+    layer: Any, inputs: tf.Tensor, training: bool | None = None, mask: Any = None
+) -> tf.Tensor:
+    is_image = len(inputs.shape) == 4 and layer.axis in (-1, 3) and inputs.dtype.size <= 4
+    if not (training and layer.trainable and is_image) or mask is not None:
+        return type(layer).call(layer, inputs, training=training, mask=mask)
+    values, channels = tf.cast(inputs, tf.float32), inputs.shape[-1]
+    gamma, beta = (
+        tf.fill([channels], default) if variable is None else tf.convert_to_tensor(variable)
+        for variable, default in ((layer.gamma, 1.0), (layer.beta, 0.0))
+    )
+    outputs, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
+        x=values,
+        scale=gamma,
+        offset=beta,
+        mean=tf.zeros([0]),
+        variance=tf.zeros([0]),
+        epsilon=layer.epsilon,
+        is_training=True,
+    )
+    # The variance of the population is told, that of the batch is what Keras keeps.
+    count = tf.cast(tf.size(values) // channels, tf.float32)
+    for kept, seen in (
+        (layer.moving_mean, mean),
+        (layer.moving_variance, variance * ((count - 1.0) / count)),
+    ):
+        kept.assign(kept * layer.momentum + seen * (1.0 - layer.momentum))
+    return tf.cast(outputs, layer.compute_dtype)
