@@ -23,7 +23,7 @@ from benchmarks.size_prediction import BUDGETS, summary
 from udc_tf.cost.device_targets import Cycles, Sram
 from udc_tf.cost.priced_network import Plan
 from udc_tf.cost.targets import Flash, Target
-from udc_tf.export import size_fit, vela
+from udc_tf.export import size_coefficients, size_fit, vela
 from udc_tf.export.device_fit import fit_device
 from udc_tf.search.make import searchable
 
@@ -51,12 +51,12 @@ def measure(name: str, widths: str, accelerator: str, fitted_count: int, held_ou
 
 def compare(
     accelerator: str,
-    fitted: Sequence[size_fit.Measurement],
-    unseen: Sequence[size_fit.Measurement],
+    fitted: Sequence[size_coefficients.Measurement],
+    unseen: Sequence[size_coefficients.Measurement],
     plan: Plan,
 ) -> Row:
     """Errors on the unseen files of what was fitted to the others."""
-    model = fit_device(fitted, plan, vela.System(accelerator), size_fit.fit(list(fitted)))
+    model = fit_device(fitted, plan, vela.System(accelerator), size_coefficients.fit(fitted))
     targets: tuple[Target, ...] = (
         Flash(1, accelerator, model.size),
         Sram(1, accelerator, device_model=model),

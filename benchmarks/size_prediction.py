@@ -19,7 +19,7 @@ from benchmarks.harness import Row, Rows, table
 from benchmarks.networks import NETWORKS
 from udc_tf.cost.device_model import DeviceModel
 from udc_tf.cost.targets import Flash
-from udc_tf.export import size_fit
+from udc_tf.export import size_coefficients, size_fit
 
 BUDGETS = {
     "resnet8": "24KiB",
@@ -47,7 +47,7 @@ def measure(name: str, fitted_count: int, held_out: int) -> Row:
         progress=lambda done, count: print(f"{name}: {done} of {count}", flush=True),
     )
     fitted, unseen = rows[:fitted_count], rows[fitted_count:]
-    model = size_fit.fit(fitted)
+    model = size_coefficients.fit(fitted)
     fitted_model = size_fit.SizeFit(DeviceModel(model), target.accelerator, tuple(fitted))
     default = size_fit.SizeFit(DeviceModel(), target.accelerator, tuple(fitted))
     return {

@@ -26,6 +26,7 @@ import udc_tf
 from benchmarks import harness
 from benchmarks.harness import Row, Rows, Stopwatch, interleaved, table
 from udc_tf.models import mobilenet_v2, resnet8
+from udc_tf.search.problem import require_targets
 
 NETWORKS = {
     "resnet8, 32x32, batch 128": (lambda: resnet8((32, 32, 3)), 32, 128, "24KiB"),
@@ -102,7 +103,7 @@ def _first_search(
 ) -> Stopwatch:
     search = udc_tf.make_searchable(model, "ethos_u55", udc_tf.Flash(budget))
     search.compile(loss=_LOSS, metrics=["accuracy"])
-    search.problem.require_device(search)
+    require_targets(search)
     watch = Stopwatch()
     search.fit(data, verbose=0, planned_epochs=100)
     return watch

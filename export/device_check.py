@@ -10,14 +10,14 @@ import dataclasses
 import pathlib
 import random
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from udc_tf.compact.build import Compactor, Configuration, LayerChoice
-from udc_tf.cost.priced_network import Plan
+from udc_tf.cost.priced_network import Decision, Plan
 from udc_tf.export import tflm_check, vela
 from udc_tf.export.errors import ExportError
 from udc_tf.export.int8 import to_int8
@@ -69,13 +69,25 @@ def check_search(
     found = Check(graph.name, accelerator, rows_of(graph, searched_names(plan), plan.left_out))
     if not found.ok:
         return found
-    key = (accelerator, *_structure(graph), repr(plan.widths), repr(_kernels(plan)))
+    return _after_asking(
+        found, lambda: files_of_search(graph, groups, plan, accelerator), allow_cpu
+    )
 
-    def networks() -> Iterator[keras.Model]:
-        for configuration in configurations(plan):
-            yield Compactor(graph, groups, configuration).build()
 
-    return _after_asking(found, key, networks, allow_cpu)
+@undisturbed_randomness()
+def files_of_search(
+    graph: Graph, groups: ChannelGroups, plan: Plan, accelerator: str
+) -> tuple["FirstFile", ...]:
+    """What Vela makes of each of `configurations(plan)`.
+
+    Raises:
+        ExportError: one of them is no int8 network, or Vela or TFLM refuses it.
+    """
+    made = configurations(plan)
+    networks = (Compactor(graph, groups, configuration).build() for configuration in made)
+    extent = repr(plan.widths), repr(_kernels(plan, min)), repr(_kernels(plan, max))
+    names = [safe_name(p.name) for p in plan.layers]
+    return _files((accelerator, *_structure(graph), *extent), accelerator, networks, names)
 
 
 @undisturbed_randomness()
@@ -86,7 +98,8 @@ def check_network(model: keras.Model, accelerator: str, allow_cpu: bool) -> Chec
     if not found.ok:
         return found
     key = (accelerator, *_structure(graph))
-    return _after_asking(found, key, lambda: [keras.models.clone_model(model)], allow_cpu)
+    copies = (keras.models.clone_model(m) for m in [model])
+    return _after_asking(found, lambda: _files(key, accelerator, copies), allow_cpu)
 
 
 def searched_names(plan: Plan) -> set[str]:
@@ -100,44 +113,90 @@ def searched_names(plan: Plan) -> set[str]:
 
 def configurations(plan: Plan) -> list[Configuration]:
     """The largest network, with every branch of every choice once, and the smallest."""
-    choices = {d.subject: len(d.options) for d in plan.decisions if d.kind == "choice"}
-    whole = {p.name: LayerChoice(_BITS) for p in plan.layers}
-    found = [
-        Configuration(layers=whole, branches={c: min(k, n - 1) for c, n in choices.items()})
-        for k in range(max(choices.values(), default=1))
+    return [_configuration(plan, extreme, branch) for extreme, branch in _extremes(plan)]
+
+
+def options_of_configurations(plan: Plan) -> list[np.ndarray]:
+    """The numbers of their options; of bits and non-zeros, which they do not have, the first."""
+
+    def number(decision: Decision, extreme: _Extreme, branch: int) -> int:
+        if decision.kind == "choice":
+            return min(branch, len(decision.options) - 1)
+        if decision.kind in ("bits", "sparsity"):
+            return 0
+        return decision.options.index(extreme(decision.options))
+
+    return [
+        np.array([number(d, extreme, branch) for d in plan.decisions])
+        for extreme, branch in _extremes(plan)
     ]
-    channels = {plan.groups[g].name: counts[0] for g, counts in plan.widths.items()}
-    kernels = _kernels(plan)
-    small = {p.name: LayerChoice(_BITS, kernel_size=kernels.get(p.name)) for p in plan.layers}
-    return [*found, Configuration(channels, small, found[0].branches)]
 
 
-def _kernels(plan: Plan) -> dict[str, int]:
-    return {p.name: min(p.options.kernels) for p in plan.layers if p.options.kernels}
+_Extreme = Callable[[Iterable[Any]], Any]
+
+
+def _extremes(plan: Plan) -> list[tuple[_Extreme, int]]:
+    """Which options of widths and kernels, and the number of the branch of each choice."""
+    branches = max((len(d.options) for d in plan.decisions if d.kind == "choice"), default=1)
+    return [*((max, branch) for branch in range(branches)), (min, 0)]
+
+
+def _configuration(plan: Plan, extreme: _Extreme, branch: int) -> Configuration:
+    channels = {plan.groups[g].name: extreme(counts) for g, counts in plan.widths.items()}
+    kernels = _kernels(plan, extreme)
+    layers = {p.name: LayerChoice(_BITS, kernel_size=kernels.get(p.name)) for p in plan.layers}
+    choices = {d.subject: len(d.options) for d in plan.decisions if d.kind == "choice"}
+    return Configuration(channels, layers, {c: min(branch, n - 1) for c, n in choices.items()})
+
+
+def _kernels(plan: Plan, extreme: _Extreme) -> dict[str, int]:
+    return {p.name: extreme(p.options.kernels) for p in plan.layers if p.options.kernels}
 
 
 # Asking.
 
 
-# Structures that an NPU is known to run as a whole: most networks are asked about several times.
-_ALL_ON_NPU: set[tuple] = set()
+@dataclasses.dataclass(frozen=True)
+class FirstFile:
+    """What Vela makes of a network before anything is trained.
+
+    Attributes:
+        left: the operators that it leaves to the CPU, by the layers' names.
+        flash_bytes: of the file.
+        weight_bytes: of the encoded kernels that were asked about, in their order.
+    """
+
+    left: Mapping[str, vela.CpuOperator]
+    flash_bytes: int
+    weight_bytes: tuple[int, ...]
 
 
-def _after_asking(
-    found: Check, key: tuple, networks: Callable[[], Iterable[keras.Model]], allow_cpu: bool
-) -> Check:
-    if key in _ALL_ON_NPU:
-        return found
+# By structure, of networks that an NPU runs as a whole: most are asked about several times, and not
+# always under the same names.
+_KNOWN: dict[tuple, tuple[FirstFile, ...]] = {}
+
+
+def _files(
+    key: tuple, accelerator: str, networks: Iterable[keras.Model], kernels: Sequence[str] = ()
+) -> tuple[FirstFile, ...]:
+    if key in _KNOWN:
+        return _KNOWN[key]
+    found = tuple(_compiled(network, accelerator, kernels) for network in networks)
+    if not any(file.left for file in found):
+        _KNOWN[key] = found
+    return found
+
+
+def _after_asking(found: Check, files: Callable[[], Iterable[FirstFile]], allow_cpu: bool) -> Check:
     left: dict[str, vela.CpuOperator] = {}
     try:
-        for network in networks():
-            left |= _left_to_cpu(network, found.accelerator)
+        for file in files():
+            left |= file.left
     except ExportError as error:
         why = f"an untrained int8 file of it fails: {' '.join(str(error).split())}"
         whole = Row(found.network, "Model", Verdict.REFUSED, why, _NOT_FORESEEN)
         return dataclasses.replace(found, rows=(*found.rows, whole))
     if not left:
-        _ALL_ON_NPU.add(key)
         return found
     return dataclasses.replace(found, rows=_with_cpu(found.rows, left, allow_cpu))
 
@@ -179,7 +238,7 @@ _HINTS = {
 }
 
 
-def _left_to_cpu(network: keras.Model, accelerator: str) -> dict[str, vela.CpuOperator]:
+def _compiled(network: keras.Model, accelerator: str, kernels: Sequence[str]) -> FirstFile:
     rng = np.random.default_rng(0)
     _make_ordinary(network, rng)
     inputs = keras.tree.flatten(network.input)
@@ -190,8 +249,12 @@ def _left_to_cpu(network: keras.Model, accelerator: str) -> dict[str, vela.CpuOp
         path = pathlib.Path(folder, "model.tflite")
         path.write_bytes(exact.content)
         compiled = vela.compile_with_vela(path, folder, accelerator, allow_cpu_operators=True)
-    layer_of = {exact.network.values[s.output].name: s.name for s in exact.network.steps}
-    return {layer_of.get(o.name, o.name): o for o in compiled.left_to_cpu}
+    steps = exact.network.steps
+    layer_of = {exact.network.values[s.output].name: s.name for s in steps}
+    left = {layer_of.get(o.name, o.name): o for o in compiled.left_to_cpu}
+    # By name: a layer that is called again reads the weights that are there.
+    stored = {steps[index].name: size for index, size in compiled.weight_bytes.items()}
+    return FirstFile(left, compiled.flash_bytes, tuple(stored.get(name, 0) for name in kernels))
 
 
 def _make_ordinary(network: keras.Model, rng: np.random.Generator) -> None:
@@ -200,7 +263,9 @@ def _make_ordinary(network: keras.Model, rng: np.random.Generator) -> None:
     make_bell_shaped(network, rng)
     for quantizer in activation_quantizers(network):
         if quantizer.fixed_range is None:
-            quantizer.set_range(-_LARGEST, _LARGEST)
+            # All different, as training leaves them: Vela stores but once what is alike.
+            low, high = rng.uniform(_LARGEST / 2, _LARGEST, 2)
+            quantizer.set_range(-low, high)
 
 
 # What makes no other operator.

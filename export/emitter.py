@@ -15,10 +15,13 @@ from udc_tf.graph.affine import Affine
 from udc_tf.graph.trace import Node
 
 _SEQUENCE, _IMAGE = 3, 4  # axes
-# Vela 5.2 reads from the start of what is sliced for a transposed convolution, and for 32 and 64
-# MACs puts the look-up table behind a transposition beyond the end of SHRAM.
+# Vela 5.2 reads from the start of what is sliced for a transposed convolution or for a depthwise
+# one with a multiplier; for 32 and 64 MACs puts the look-up table behind a transposition beyond the
+# end of SHRAM; and writes an enlarged image to the wrong place of what it becomes a part of.
+_MULTIPLIED = "DEPTHWISE_CONV_2D with a multiplier"
 _TOO_CLOSE = {
-    "STRIDED_SLICE": ("TRANSPOSE_CONV",),
+    "RESIZE_BILINEAR": ("CONCATENATION", "PAD"),
+    "STRIDED_SLICE": ("TRANSPOSE_CONV", _MULTIPLIED),
     "TRANSPOSE": ("LOGISTIC", "TANH", "LEAKY_RELU", "ELU", "HARD_SWISH", "PRELU", "SOFTMAX"),
 }
 
@@ -65,7 +68,9 @@ class Emitter:
             suffix: of its name, behind the layer's.
             fused: a ReLU that becomes part of it.
         """
-        inputs = [self._kept_apart(node, value, kind, suffix) for value in inputs]
+        multiplied = fields.get("options", {}).get("multiplier", 1) > 1
+        reader = _MULTIPLIED if multiplied else kind
+        inputs = [self._kept_apart(node, value, reader, suffix) for value in inputs]
         output = self.value(f"{node.name}{suffix}", shape, follows)
         fields |= {"activation": fused.operator or "NONE"}
         if fused.limited and fused.range is not None:
@@ -74,10 +79,10 @@ class Emitter:
         self.steps.append(Step(kind, node.name, tuple(inputs), output, **fields))
         return output
 
-    def _kept_apart(self, node: Node, value: int, kind: str, suffix: str) -> int:
+    def _kept_apart(self, node: Node, value: int, reader: str, suffix: str) -> int:
         """A copy of a value, where Vela would join its maker with its reader and get it wrong."""
         makers = {step.output: step.kind for step in self.steps}
-        if kind not in _TOO_CLOSE.get(makers.get(value, ""), ()):
+        if reader not in _TOO_CLOSE.get(makers.get(value, ""), ()):
             return value
         once = {"size": (1, 1), "strides": (1, 1), "padding": "VALID"}
         shape = self.shape(value)

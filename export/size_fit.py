@@ -20,11 +20,12 @@ import numpy as np
 
 from udc_tf.cost.device_model import DeviceModel
 from udc_tf.cost.device_targets import OnDevice
-from udc_tf.cost.flash import BoundFlash, FlashCost, SizeModel, bytes_per_channel, operations
+from udc_tf.cost.flash import FlashCost, SizeModel
 from udc_tf.cost.targets import Flash, Target, target_from_dict
 from udc_tf.export import size_truth, vela
 from udc_tf.export.device_fit import fit_device, step_cycles
 from udc_tf.export.int8 import Int8Model, to_int8
+from udc_tf.export.size_coefficients import Measurement, features_of, fit
 from udc_tf.files import DamagedFileError, read_json, replaced_atomically
 from udc_tf.search.extract import architecture_of
 from udc_tf.search.make import searchable, searchable_to_fit
@@ -33,42 +34,8 @@ from udc_tf.search.repair import Budget, extreme, repair
 from udc_tf.search.space import SearchSpace
 
 DEFAULT_CONFIGURATIONS = 16
-_FORMAT = 5  # another formula for what is fitted is another format
+_FORMAT = 6  # another formula for what is fitted is another format
 _Targets = TypeVar("_Targets")  # a target, a list or a tuple of targets
-# How far coefficients may reasonably be from their defaults: absolute, or of the default.
-_OVERHEAD_SPREAD = {"fixed": 1500.0, "per_operator": 150.0, "per_channel": 2.0}
-_CODING_SPREAD = 0.08
-_NOISE = 0.01  # of a file's size
-
-
-@dataclasses.dataclass(frozen=True)
-class Measurement:
-    """One configuration: what it counts and what its compiled file takes.
-
-    Attributes:
-        options: the number of the option of each decision.
-        features: amount of each coefficient of the size model; `bit_cost/4` is one of a table.
-        constant: bytes that no coefficient touches.
-        weight_bytes: the encoded weights of the layers that are priced.
-        flash_bytes: the file.
-        sram_bytes, cycles: as Vela plans and estimates them.
-        step_cycles: the estimate by operator.
-    """
-
-    options: tuple[int, ...]
-    features: dict[str, float]
-    constant: float
-    weight_bytes: int
-    flash_bytes: int
-    sram_bytes: int = 0
-    cycles: int = 0
-    step_cycles: dict[str, int] = dataclasses.field(default_factory=dict)
-
-    def predicted(self, model: SizeModel) -> float:
-        """What a size model says about it."""
-        return self.constant + sum(
-            amount * _coefficient(model, name) for name, amount in self.features.items()
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -293,7 +260,7 @@ def compiled_measurement(
         settings = dataclasses.asdict(system)
         compiled = vela.compile_with_vela(path, folder, **settings, allow_cpu_operators=allow_cpu)
     streams = size_truth.layer_sizes(exact.network, compiled)
-    features, constant = _features(bound, chosen)
+    features, constant = features_of(bound, chosen)
     return Measurement(
         options=tuple(map(int, chosen)),
         features=features,
@@ -303,11 +270,12 @@ def compiled_measurement(
         sram_bytes=compiled.sram_bytes,
         cycles=compiled.cycles,
         step_cycles=step_cycles(exact.network, compiled),
+        encoded_bytes=compiled.encoded_weight_bytes,
     )
 
 
 def make_bell_shaped(compact: keras.Model, rng: np.random.Generator) -> None:
-    """Gives layers weights as training leaves them: a bell, pruned, with fitted ranges.
+    """Gives layers weights as training leaves them: kernels a bell, pruned, with fitted ranges.
 
     An initializer's uniform weights would not do: at 8 bits they take a tenth more.
     """
@@ -317,80 +285,5 @@ def make_bell_shaped(compact: keras.Model, rng: np.random.Generator) -> None:
             layer.initialize_range()
             layer.refresh_mask(shifted=layer.nonzeros < 1)
             layer.fit_range()
-
-
-def _features(bound: BoundFlash, chosen: np.ndarray) -> tuple[dict[str, float], float]:
-    """How much of each coefficient a configuration has, and what it has besides."""
-    plan, maps = bound.maps.plan, bound.maps
-    counts = maps.counts(maps.one_hot(np.asarray(chosen)))
-    present, parts = counts.present, counts.part_present
-    operators = np.array([operations(p.price) for p in plan.fixed])
-    features = {
-        "fixed": 1.0,
-        "per_operator": float(present.sum() + (parts * operators).sum()),
-        "per_channel": float((present * counts.records).sum()),
-    }
-    for table, amount in bound.amounts(counts).items():
-        stored = present * amount / 8
-        if table == "mask_cost":
-            features[table] = float(stored.sum())
-            continue
-        for i in np.flatnonzero(stored):
-            name = f"{table}/{int(counts.bits[i])}"
-            features[name] = features.get(name, 0.0) + float(stored[i])
-    constant = sum(
-        float(n) * (p.constants + bytes_per_channel(p.price) * float(c))
-        for n, c, p in zip(parts, counts.part_channels, plan.fixed, strict=True)
-    )
-    return features, constant
-
-
-def fit(rows: list[Measurement]) -> SizeModel:
-    """The coefficients that fit best, by least squares on relative errors."""
-    default = SizeModel()
-    sizes = np.array([row.flash_bytes for row in rows], float)
-    names = sorted({name for row in rows for name in row.features} - set(_OVERHEAD_SPREAD))
-    coding = _amounts(rows, names)
-    prior = np.array([_coefficient(default, n) for n in names])
-    streams = np.array([row.weight_bytes for row in rows], float)
-    solved = _least_squares(coding, streams, prior, _CODING_SPREAD * prior, sizes)
-    found = dict(zip(names, solved, strict=True))
-    # What coding leaves, its own errors included, so that these do not add to the overheads'.
-    rest = sizes - coding @ solved - np.array([row.constant for row in rows])
-    overheads = list(_OVERHEAD_SPREAD)
-    prior = np.array([_coefficient(default, n) for n in overheads])
-    spread = np.array(list(_OVERHEAD_SPREAD.values()))
-    solved = _least_squares(_amounts(rows, overheads), rest, prior, spread, sizes)
-    found |= dict(zip(overheads, solved, strict=True))
-    values: dict = {}
-    for name, value in found.items():
-        field, _, bits = name.partition("/")
-        if bits:
-            values.setdefault(field, {})[int(bits)] = float(value)
-        else:
-            values[field] = float(value)
-    return SizeModel(**values)
-
-
-def _amounts(rows: list[Measurement], names: list[str]) -> np.ndarray:
-    return np.array([[row.features.get(n, 0.0) for n in names] for row in rows])
-
-
-def _least_squares(
-    amounts: np.ndarray,
-    wanted: np.ndarray,
-    prior: np.ndarray,
-    spread: np.ndarray,
-    sizes: np.ndarray,
-) -> np.ndarray:
-    """Coefficients in units of their spread from the prior, rows in units of the noise."""
-    noise = _NOISE * sizes
-    design = amounts * spread / noise[:, None]
-    target = (wanted - amounts @ prior) / noise
-    system = design.T @ design + np.eye(len(prior))
-    return prior + spread * np.linalg.solve(system, design.T @ target)
-
-
-def _coefficient(model: SizeModel, name: str) -> float:
-    field, _, bits = name.partition("/")
-    return float(model.tables[field][int(bits)] if bits else getattr(model, field))
+        elif isinstance(layer, keras.layers.PReLU):  # slopes that are all alike would take nothing
+            layer.alpha.assign(rng.uniform(0.0, 0.5, size=layer.alpha.shape))

@@ -257,6 +257,7 @@ def compile_with_vela(
             raise CpuOperatorsError(_explain_cpu_operators(source, accelerator, cpu, said))
         path = out_dir / f"{source.stem}_vela.tflite"
         os.replace(produced, path)
+    encoded = round(float(summary["total_npu_encoded_weights"]))
     return VelaResult(
         path=path,
         flash_bytes=path.stat().st_size,
@@ -264,9 +265,9 @@ def compile_with_vela(
         left_to_cpu=cpu,
         cycles=round(float(summary["cycles_total"])),
         inferences_per_second=float(summary["inferences_per_second"]),
-        encoded_weight_bytes=round(float(summary["total_npu_encoded_weights"])),
+        encoded_weight_bytes=encoded,
         macs=round(float(summary["nn_macs"])),
-        operators=_operators(tables),
+        operators=_operators(tables, encoded),
         tensors=_tensors(tables),
         accelerator=accelerator,
         system_config=system_config,
@@ -330,29 +331,38 @@ def _tensors(tables: _Tables) -> tuple[PlannedTensor, ...]:
     return tuple(found.values())
 
 
-def _operators(tables: _Tables) -> tuple[CompiledOperator, ...]:
+def _operators(tables: _Tables, encoded: int) -> tuple[CompiledOperator, ...]:
     """Sums Vela's debug database by operator of the original file.
 
-    One operator becomes several passes (a softmax dozens); `ext_key` is its original index.
+    One operator becomes several passes (a softmax dozens); `ext_key` is its original index. Where
+    all streams would be more than are `encoded`, those of equal passes are one: a convolution of
+    strides above 3 is a pass for each position.
     """
     sources = {row["id"]: row for row in tables["source"]}
     details = {row["id"]: row for row in tables.get("perf_debug", ())}
     found: dict[int, CompiledOperator] = {}
+    streams: dict[int, list[int]] = {}
     for row in tables.get("perf", ()):
         source = sources.get(row["source_id"])
         if source is None:
             continue
         index = int(source["ext_key"])
         so_far = found.get(index, CompiledOperator(index, source["operator"], row["name"], 0, 0, 0))
-        weights = details.get(row["id"], {}).get("weight_total_bytes") or 0
+        streams.setdefault(index, []).append(
+            int(details.get(row["id"], {}).get("weight_total_bytes") or 0)
+        )
         found[index] = dataclasses.replace(
             so_far,
             name=row["name"],
-            weight_bytes=so_far.weight_bytes + int(weights),
             cycles=so_far.cycles + int(row["op_cycles"]),
             macs=so_far.macs + int(row["mac_count"]),
         )
-    return tuple(found[index] for index in sorted(found))
+    if sum(map(sum, streams.values())) > encoded:
+        streams = {i: sizes[:1] if len({*sizes}) == 1 else sizes for i, sizes in streams.items()}
+    return tuple(
+        dataclasses.replace(found[index], weight_bytes=sum(streams[index]))
+        for index in sorted(found)
+    )
 
 
 def _cpu_operators(path: pathlib.Path, said: str) -> tuple[CpuOperator, ...]:

@@ -78,6 +78,11 @@ def require_int8(graph: Graph, accelerators: Sequence[str]) -> None:
         logging.warning("No device was named, so training goes on, but %s", found.sentence())
 
 
+def with_first_sizes(problem: Any) -> Any:
+    """A `SearchProblem` whose targets of flash know the files that Vela made of its extremes."""
+    return importlib.import_module("udc_tf.export.first_sizes").with_first_sizes(problem)
+
+
 def choose_within(search: Any) -> tuple[Any, tuple[float | None, ...]]:
     """Options of a search's decisions that Vela says are inside of every target, and what of each.
 
@@ -85,6 +90,11 @@ def choose_within(search: Any) -> tuple[Any, tuple[float | None, ...]]:
     """
     trial = importlib.import_module("udc_tf.export.trials").choose_within(search)
     return trial.chosen, trial.needs
+
+
+def is_within(search: Any, chosen: Any) -> bool:
+    """Whether Vela says that these options of a search's decisions are inside of every target."""
+    return importlib.import_module("udc_tf.export.trials").is_within(search, chosen)
 
 
 def require_smallest(search: Any) -> None:

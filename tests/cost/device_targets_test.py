@@ -11,7 +11,7 @@ import udc_tf.export
 from udc_tf.cost.accelerators import ACCELERATORS
 from udc_tf.cost.steps import Engine
 from udc_tf.cost.targets import target_from_dict
-from udc_tf.export import size_fit, trials, vela
+from udc_tf.export import device_fit, size_coefficients, size_fit, trials, vela
 from udc_tf.export.errors import BudgetError
 from udc_tf.search.make import UnreachableError, searchable, searchable_to_fit
 
@@ -69,7 +69,7 @@ class TestPredictions:
     def test_cycles_after_a_fit(self, search, measured):
         system, rows = measured
         plan = search.problem.plan
-        model = size_fit.fit_device(rows[:3], plan, system, size_fit.fit(rows[:3]))
+        model = device_fit.fit_device(rows[:3], plan, system, size_coefficients.fit(rows[:3]))
         target = udc_tf.Cycles(1, system.accelerator, device_model=model)
         guess = predicted(target, plan, rows[3].options)
         assert guess == pytest.approx(rows[3].cycles, rel=0.25) and model.fitted

@@ -157,7 +157,7 @@ class TestFlash:
             return describe(search, _chosen(search, lambda n: 0)).flash_bytes
 
         each = udc_tf.SizeModel().per_operator
-        assert predicted("softmax") == predicted(None) + 10 * each
+        assert predicted("softmax") == predicted(None) + 10 * each + 4 * 4.5
         # The latter has five factors and offsets per channel.
         assert predicted("silu") == predicted(None) + 2 * each
         assert predicted("softplus") == predicted(None) + 4 * each + 4 * 5 * 11

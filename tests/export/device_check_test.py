@@ -69,7 +69,7 @@ class TestCheck:
 
     def test_networks_of_one_structure_are_asked_about_once(self, monkeypatch):
         udc_tf.check(networks.small_cnn(), space=_SMALL)
-        monkeypatch.setattr(device_check, "_left_to_cpu", None)
+        monkeypatch.setattr(device_check, "_compiled", None)
         assert udc_tf.check(networks.small_cnn(), space=_SMALL).ok
         with pytest.raises(TypeError):
             udc_tf.check(networks.small_cnn(), "ethos-u55-32", space=_SMALL)

@@ -37,7 +37,13 @@ EXPANDED = {
         lambda x: kl.EinsumDense("abc,cde->abde", (None, 4, 5), "relu", bias_axes="de")(x),
     ),
     "a transformer's block": (WIDE, lambda x: head(_block(x))),
+    "an enlarged image behind another": (IMAGE, lambda x: conv(_beside_a_larger(conv(x)))),
 }
+
+
+def _beside_a_larger(x):
+    enlarged = kl.UpSampling2D(interpolation="bilinear")(kl.MaxPooling2D()(x))
+    return kl.Concatenate()([x, enlarged])
 
 
 def _block(x):

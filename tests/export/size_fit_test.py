@@ -10,9 +10,10 @@ from keras import layers as kl
 import udc_tf
 from tests.support import networks
 from udc_tf.cost.flash import BIT_COST
-from udc_tf.export import size_fit, size_truth, vela
+from udc_tf.export import size_coefficients, size_fit, size_truth, vela
 from udc_tf.export.int8 import to_int8
-from udc_tf.export.size_fit import Measurement, SizeFit
+from udc_tf.export.size_coefficients import Measurement
+from udc_tf.export.size_fit import SizeFit
 from udc_tf.layers.compact_kernels import CompactDense
 
 
@@ -41,12 +42,14 @@ class TestFit:
             dense_bits={8: 6.5},
         )
         measured = rows(truth)
-        fitted = SizeFit(udc_tf.DeviceModel(size_fit.fit(measured[:16])), "ethos-u55-128", ())
+        fitted = SizeFit(
+            udc_tf.DeviceModel(size_coefficients.fit(measured[:16])), "ethos-u55-128", ()
+        )
         assert np.abs(fitted.errors(measured[16:])).max() < 0.01
         assert fitted.size_model.bit_cost[8] == pytest.approx(7.9, rel=0.03)
 
     def test_few_rows_stay_near_the_defaults(self):
-        fitted = size_fit.fit(rows(udc_tf.SizeModel(), 2))
+        fitted = size_coefficients.fit(rows(udc_tf.SizeModel(), 2))
         assert fitted.per_channel == pytest.approx(10, rel=0.1)
         assert fitted.bit_cost[4] == pytest.approx(BIT_COST[4], rel=0.1)
 
@@ -84,7 +87,7 @@ class TestFeatures:
         rng = np.random.default_rng(0)
         for _ in range(20):
             chosen = np.array([rng.integers(len(d.options)) for d in decisions])
-            row = Measurement((), *size_fit._features(flash, chosen), 0, 0)
+            row = Measurement((), *size_coefficients.features_of(flash, chosen), 0, 0)
             cost = bound.cost(bound.maps.counts(bound.maps.one_hot(chosen)))
             assert row.predicted(truth) == pytest.approx(float(cost), rel=1e-5)
 

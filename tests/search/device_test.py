@@ -14,7 +14,7 @@ from udc_tf.search.state import SearchState
 
 _NETWORKS = {
     "resnet": (lambda: networks.resnet(8, (4, 4, 8, 8)), 9000),
-    "separable": (networks.separable, 13000),
+    "separable": (networks.separable, 25000),
     "u_net": (networks.u_net, 12000),
     "autoencoder": (networks.autoencoder, 5000),
     "small_cnn": (networks.small_cnn, 2900),

@@ -1,7 +1,7 @@
 """Budgets on what only a device has: working memory and time."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from udc_tf.cost.accelerators import DEFAULT, require_accelerator
@@ -177,6 +177,16 @@ def Latency(
     """
     rate = parse_unit(clock, "Hz")
     return Cycles(parse_unit(time, "s") * rate, accelerator, clock=rate, **device)
+
+
+def informed(target: Target, others: Sequence[Target]) -> Target:
+    """A target of flash with what is known for one of `others`, if nothing is known for it."""
+    if not isinstance(target, Flash) or is_fitted(target):
+        return target
+    for other in others:
+        if isinstance(other, Flash) and other.accelerator == target.accelerator:
+            return dataclasses.replace(target, size_model=other.size_model)
+    return target
 
 
 def is_fitted(target: Target) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from udc_tf.cost.accelerators import require_accelerator
+from udc_tf.cost.accelerators import family, require_accelerator
 from udc_tf.cost.counts import CountMaps, Counts, column, total
 from udc_tf.cost.padding import Padding
 from udc_tf.cost.priced_network import Plan
@@ -142,24 +142,34 @@ class FlashCost:
                 )
         padding = Padding.of(self.accelerator)
         maps = CountMaps(plan, self.size_model.tables, padding=padding)
-        return BoundFlash(maps, self.size_model)
+        return BoundFlash(maps, self.size_model, family(self.accelerator) != "ethos-u85")
 
 
 @dataclasses.dataclass(frozen=True)
 class BoundFlash:
-    """The flash of one network's configurations."""
+    """The flash of one network's configurations.
+
+    Attributes:
+        written_out: whether transpositions and matrix products are many small operations, as they
+            are for all but an Ethos-U85, which has them.
+    """
 
     maps: CountMaps
     model: SizeModel
+    written_out: bool = True
 
     def layer_bytes(self, counts: Counts) -> Any:
         """Bytes of each layer, [..., layers]."""
+        overhead = self.model.per_channel * counts.records + self.model.per_operator
+        return self.weight_bytes(counts) + counts.present * overhead
+
+    def weight_bytes(self, counts: Counts) -> Any:
+        """Bytes of each layer's encoded weights, [..., layers]."""
         amounts = self.amounts(counts)
         bits = self.model.mask_cost * amounts.pop("mask_cost")
         for table, amount in amounts.items():
             bits += counts.by_bits[table] * amount
-        stored = bits / 8 + self.model.per_channel * counts.records
-        return counts.present * (stored + self.model.per_operator)
+        return counts.present * bits / 8
 
     def amounts(self, counts: Counts) -> dict[str, Any]:
         """How much each layer has of each coefficient of the coding, [..., layers]."""
@@ -188,20 +198,31 @@ class BoundFlash:
         }
 
     def cost(self, counts: Counts) -> Any:
-        parts = self.maps.plan.fixed
-        constant = column(
-            parts, lambda p: p.constants + operations(p.price) * self.model.per_operator
-        )
-        per_channel = column(parts, lambda p: bytes_per_channel(p.price))
-        fixed = counts.part_present * (constant + per_channel * counts.part_channels)
-        return self.model.fixed + total(self.layer_bytes(counts)) + total(fixed)
+        operators = column(self.maps.plan.fixed, lambda p: operations(p.price))
+        parts = self.part_bytes(counts)
+        parts += self.model.per_operator * operators * counts.part_present
+        return self.model.fixed + total(self.layer_bytes(counts)) + total(parts)
+
+    def part_bytes(self, counts: Counts) -> Any:
+        """Bytes of each part besides those of its operators, [..., parts]."""
+        alone = column(self.maps.plan.fixed, lambda p: p.constants + self._commands(p.commands))
+        per_channel = column(self.maps.plan.fixed, lambda p: self._per_channel(p.price))
+        return counts.part_present * (alone + per_channel * counts.part_channels)
+
+    def _per_channel(self, price: Price) -> float:
+        scales = float(price.weights > 0) if price.scales is None else price.scales
+        weights = price.weights * price.bits / 8
+        return scales * _SCALE_RECORD + weights + self._commands(price.commands)
+
+    def _commands(self, written_out: float) -> float:
+        return written_out if self.written_out else 0.0
 
 
-# Vela makes some thirty small operations and two tables of a softmax: about 2.9 kB, or ten. What is
+# Vela makes some thirty small operations and two tables of a softmax: about 3 kB, or ten. What is
 # written as several operators has no weights in most of them, so that it counts as fewer.
 _OPERATIONS: dict[str | None, int] = {
     None: 0,
-    **{"SOFTMAX": 10, "BATCH_MATMUL": 7, "DEPTHWISE_CHANNELS": 7},
+    **{"SOFTMAX": 10, "RESIZE_BILINEAR": 3},
     **{"SILU": 2, "TANH_SHRINK": 2, "SPARSE_PLUS": 2},
     **{"SOFT_SHRINK": 2, "CELU": 2, "GELU": 3, "SELU": 3, "SOFTSIGN": 3, "SQUAREPLUS": 3},
     **{"SOFTPLUS": 4, "LOG_SIGMOID": 4, "MISH": 5},
@@ -213,9 +234,3 @@ _SCALE_RECORD = 10.0  # bytes per channel of an operation with weights
 def operations(price: Price) -> float:
     """NPU operations of an operator, as far as its bytes go."""
     return _OPERATIONS.get(price.operator, 1) * (_ON_VECTOR if price.on_vector else 1.0)
-
-
-def bytes_per_channel(price: Price) -> float:
-    """Bytes that a part of the network without a searched kernel takes per channel."""
-    scales = float(price.weights > 0) if price.scales is None else price.scales
-    return scales * _SCALE_RECORD + price.weights * price.bits / 8

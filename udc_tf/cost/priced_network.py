@@ -48,12 +48,14 @@ class FixedPart:
         outputs: its channels; what it costs per channel follows the active ones.
         price: by the rulebook of layers.
         constants: weights of a layer that is not known, in 8 bits each.
+        commands: bytes of small operations, of which all but an Ethos-U85 need many.
     """
 
     name: str
     outputs: ChannelMap
     price: Price
     constants: int = 0
+    commands: float = 0.0
     gates: tuple[Gate, ...] = ()
 
 

@@ -30,11 +30,20 @@ def activation_price(activation: Activation, node: Node) -> Price:
     return composed_price(activation.operator, node)
 
 
+_OF_SOFTMAX = 4.5  # bytes for each value, of constants that are as large as the tensor
+_OF_MATRIX_PRODUCT = 250.0  # bytes for each column of the result: Vela sums them one by one
+
+
+def _positions(node: Node) -> int:
+    return math.prod(size or 1 for size in node.output.shape[1:-1])
+
+
 def composed_price(operator: str, node: Node) -> Price:
     """What several operators cost that are written for one."""
+    if operator == "SOFTMAX":
+        return Price(operator, commands=_OF_SOFTMAX * _positions(node))
     lines = float(LINES.get(operator, 0))
-    positions = math.prod(size or 1 for size in node.output.shape[1:-1])
-    return Price(operator, weights=lines, macs=lines * positions, scales=lines)
+    return Price(operator, weights=lines, macs=lines * _positions(node), scales=lines)
 
 
 def extremum(operator: str) -> Entry:
@@ -112,7 +121,8 @@ def matrix_product(layer: Any, node: Node | None) -> Rule:
         if not alike or len(known[0]) not in (3, 4):
             why = f"a matrix product of the shapes {known} has no int8 operator here"
             return refused(f"{why}; take two tensors of 3 or 4 axes with equal batches", "Matmul")
-    return Rule("BATCH_MATMUL", Channels.READS_WHOLE, price=one("BATCH_MATMUL"))
+    price = Price("BATCH_MATMUL", commands=_OF_MATRIX_PRODUCT)
+    return Rule("BATCH_MATMUL", Channels.READS_WHOLE, price=lambda node: price)
 
 
 def resizing(layer: Any, node: Node | None) -> Rule:
@@ -131,4 +141,7 @@ def resizing(layer: Any, node: Node | None) -> Rule:
     if why is not None:
         return refused(why, "RESIZE_BILINEAR", Channels.PASSES, Range.KEPT)
     operator = operators[interpolation]
+    if interpolation == "bilinear":  # four depthwise convolutions of 2x2, one for each corner
+        price = Price(operator, weights=4 * 2.0, scales=4.0)
+        return Rule(operator, range=Range.KEPT, price=lambda node: price)
     return Rule(operator, range=Range.KEPT, price=one(operator))

@@ -38,6 +38,7 @@ class Price:
             size model to say.
         weights: constants per channel, `bits` each.
         macs: multiply-accumulates per channel.
+        commands: bytes per channel of small operations, of which all but an Ethos-U85 need many.
         scales: scales per channel; None means one where there are weights.
         on_vector: whether it is one of many short operations on a vector: the steps of a layer over
             time.
@@ -47,6 +48,7 @@ class Price:
     weights: float = 0.0
     bits: float = 8.0
     macs: float = 0.0
+    commands: float = 0.0
     scales: float | None = None
     on_vector: bool = False
 

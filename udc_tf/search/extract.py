@@ -26,14 +26,22 @@ from udc_tf.training.seeding import seed_random_layers
 if TYPE_CHECKING:
     from udc_tf.search.model import SearchModel
 
+_FEW_WEIGHTS = 0.1  # of the predicted flash
 _Option = TypeVar("_Option", int, float)
+
+
+class UnreachedError(ValueError):
+    """No configuration was found inside the targets, by what is predicted."""
 
 
 def extract_architecture(search: "SearchModel", batches: Iterable[Any] | None) -> Architecture:
     """The most likely configuration inside every target, with the search's weights."""
     targets = search.problem.targets
     if not any(isinstance(t, OnDevice) for t in targets):
-        return architecture_of(search, repaired_choice(search), batches)
+        predicted = _within_by_prediction(search)
+        if predicted is not None:
+            return architecture_of(search, predicted, batches)
+    # Vela says what the device takes: of flash, too, where what is predicted will not do.
     chosen, asked = network_check.choose_within(search)
     found = architecture_of(search, chosen, batches)
     needs = [
@@ -41,6 +49,36 @@ def extract_architecture(search: "SearchModel", batches: Iterable[Any] | None) -
         for target, need, line in zip(targets, asked, found.needs, strict=True)
     ]
     return dataclasses.replace(found, needs=tuple(needs))
+
+
+def _within_by_prediction(search: "SearchModel") -> np.ndarray | None:
+    """The most likely options inside the targets; None where only Vela can say what is inside.
+
+    What is predicted of flash may be some percent too low. `export` then takes that away from the
+    weights, unless there are next to none.
+    """
+    problem = search.problem
+    flash = [b for t, b in zip(problem.targets, problem.bound, strict=True) if isinstance(t, Flash)]
+    can_ask = flash and problem.compactable is not None
+    try:
+        chosen = repaired_choice(search)
+    except UnreachedError:
+        if can_ask:
+            return None
+        raise
+    if can_ask and any(weight_share(b, chosen) < _FEW_WEIGHTS for b in flash):
+        return chosen if network_check.is_within(search, chosen) else None
+    return chosen
+
+
+def weight_share(flash: Any, chosen: np.ndarray) -> float:
+    """Of all predicted bytes of flash those of weights.
+
+    Args:
+        flash: a bound target of flash.
+    """
+    counts = flash.maps.counts(flash.maps.one_hot(chosen))
+    return float(flash.priced.weight_bytes(counts).sum() / flash.cost(counts))
 
 
 def most_likely_architecture(search: "SearchModel") -> Architecture:
@@ -91,7 +129,7 @@ def repaired_choice(
     chosen = repair(scores, search.state.valid.numpy(), budget, smallest, worth)
     ratio = budget.ratio(chosen)
     if ratio > 1:
-        raise ValueError(f"No configuration inside the targets was found: {ratio:.1%} of them.")
+        raise UnreachedError(f"No configuration inside the targets was found: {ratio:.1%} of them.")
     return chosen
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from udc_tf.compact.architecture import Architecture
+from udc_tf.cost.device_targets import informed
 from udc_tf.cost.targets import Target, loadable, target_from_dict
 from udc_tf.layers.current_sample import following
 from udc_tf.layers.searchable_kernels import SearchableKernel
@@ -19,7 +20,7 @@ from udc_tf.search.changes import DecisionChange, changes_of, table_of
 from udc_tf.search.followers import rank_anew
 from udc_tf.search.linking import link_layer
 from udc_tf.search.passes import check_loss
-from udc_tf.search.problem import SearchProblem
+from udc_tf.search.problem import SearchProblem, require_targets
 from udc_tf.search.reachable import Reachable, reachable
 from udc_tf.search.run_plan import SetOut, StopsBetweenSteps, plan_run, training_state, with_last
 from udc_tf.search.samples import Samples, predict_by_samples
@@ -97,7 +98,8 @@ class SearchModel(StopsBetweenSteps, workers.TrainsInLockstep, keras.Model):
 
     def retarget(self, target: Target | Sequence[Target]) -> None:
         """Aims at other budgets on the same costs, at the beginning of a run; all else stays."""
-        targets = tuple(target) if isinstance(target, (list, tuple)) else (target,)
+        given = tuple(target) if isinstance(target, (list, tuple)) else (target,)
+        targets = tuple(informed(t, self.targets) for t in given)
         kinds = [[{**t.to_dict(), "budget": 0} for t in ts] for ts in (targets, self.targets)]
         if kinds[0] != kinds[1]:
             raise ValueError(
@@ -248,7 +250,7 @@ class SearchModel(StopsBetweenSteps, workers.TrainsInLockstep, keras.Model):
         """
         if not self.compiled:
             raise ValueError("Call `compile` before `fit`, at least with a loss.")
-        self.problem.require_device(self)
+        require_targets(self)
         for labels in (y, training_data.labels_of(validation_data)):
             training_data.check_class_numbers(labels, self.loss, self.network)
         validation_batch_size = validation_batch_size or batch_size

@@ -5,10 +5,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from udc_tf import network_check
-from udc_tf.cost.device_targets import OnDevice
+from udc_tf.cost.device_targets import OnDevice, is_fitted
 from udc_tf.cost.priced_network import Plan
-from udc_tf.cost.targets import BoundTarget, Target
+from udc_tf.cost.targets import BoundTarget, Flash, Target
+from udc_tf.search.reachable import reachable
 from udc_tf.search.space import SearchSpace
+
+_TIGHT = 0.9  # of a budget of flash
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,19 +27,42 @@ class SearchProblem:
     allow_cpu: bool = False  # whether operators may be left to the CPU
     start: dict[str, float] | None = None  # decision -> value, where the search sets out
 
-    def require_device(self, search: Any = None) -> None:
+    def require_device(self) -> None:
         """Raises a `ValueError` if a device among the targets does not run all configurations.
 
         Vela is asked, which takes seconds; nothing is asked twice about networks of one structure.
-        With a search it is asked, too, whether the smallest configuration keeps working memory and
-        cycles: until then they were only predicted.
         """
         if self.compactable is None:
             return
         graph, groups = self.compactable
         for accelerator in accelerators_of(self.targets):
             network_check.require_search(graph, groups, self.plan, accelerator, self.allow_cpu)
-        if search is not None and any(isinstance(t, OnDevice) for t in self.targets):
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether only Vela can say if the smallest configuration is inside of every target.
+
+        What is predicted of working memory and cycles is rough, and of flash good to some percent.
+        """
+        return any(
+            isinstance(target, OnDevice)
+            or (isinstance(target, Flash) and reach.smallest > _TIGHT * target.budget)
+            for target, reach in zip(
+                self.targets, reachable(self.targets, self.bound, self.plan), strict=True
+            )
+        )
+
+
+def require_targets(search: Any) -> None:
+    """Raises a `ValueError` if a device does not run what a search may end with, or nothing fits.
+
+    What Vela says meanwhile about sizes, the search knows from then on.
+    """
+    search.problem.require_device()
+    if search.problem.compactable is not None:
+        if not all(is_fitted(t) for t in search.targets if isinstance(t, Flash)):
+            search.problem = network_check.with_first_sizes(search.problem)
+        if search.problem.is_tight:
             network_check.require_smallest(search)
 
 
