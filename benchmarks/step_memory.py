@@ -37,7 +37,7 @@ _FEW = ("plain", "4 samples", "4 samples, 1 per pass")
 NETWORKS: dict[str, tuple[Any, str, tuple[int, ...], tuple[str, ...]]] = {
     "resnet8, 32x32": (lambda: resnet8((32, 32, 3)), "24KiB", (128, 768), _FEW),
     "mobilenet_v2 0.35, 96x96": (
-        lambda: mobilenet_v2((96, 96, 3), classes=10, alpha=0.35), "256KiB", (32, 128), _FEW,
+        lambda: mobilenet_v2((96, 96, 3), classes=10, alpha=0.35), "256KiB", (64,), _FEW,
     ),
     "wide_resnet 20-10, 32x32": (
         lambda: wide_resnet((32, 32, 3), classes=100), "0.55MB", (32,),

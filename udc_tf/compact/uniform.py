@@ -43,7 +43,8 @@ def compact(
 
     It carries the weights of `model`, which is left as it is. Of every group of channels that may
     be cut, the first stay; outputs of the model, and channels that a layer reads as a whole, keep
-    their number. Of each choice, the first branch stays.
+    their number. Of each choice, the first branch stays. Narrower layers have less dropout, so that
+    as many channels get through as before, or all.
 
     Args:
         model: a functional or Sequential model.

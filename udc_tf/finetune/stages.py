@@ -185,6 +185,8 @@ class Stages:
     def gentle(cls, epochs: int = 3, **changes: Any) -> "Stages":
         """For a network that `udc_tf.compress` made: it keeps what was fitted, and learns slowly.
 
+        Batch norms stand still, so dropout is off meanwhile.
+
         >>> Stages.gentle().epochs
         (0, 0, 3)
         """
