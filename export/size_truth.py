@@ -43,15 +43,15 @@ def layer_sizes(network: IntegerNetwork, compiled: VelaResult | None = None) -> 
     """One entry per layer with weights, in the order of the network.
 
     Weights that several operators share, such as the steps of a recurrent layer, are in the file
-    once, and so they are here.
+    once, and so they are here; twice if Vela has coded them in two ways.
     """
     stored = {} if compiled is None else compiled.weight_bytes
-    sizes, known = [], set[tuple[str, bytes]]()
+    sizes, known = [], set[tuple[str, bytes, int | None]]()
     for index, step in enumerate(network.steps):
         if step.kernel is None:
             continue
         kernel = step.kernel
-        identity = (kernel.layer, kernel.codes.tobytes())
+        identity = (kernel.layer, kernel.codes.tobytes(), stored.get(index))
         if identity in known:
             continue
         known.add(identity)

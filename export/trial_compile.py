@@ -10,7 +10,6 @@ import numpy as np
 
 from udc_tf.export import size_truth, vela
 from udc_tf.export.int8 import to_int8
-from udc_tf.export.integer_network import IntegerNetwork
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,19 +43,7 @@ def compiled_sizes(
         path.write_bytes(exact.content)
         settings = dataclasses.asdict(system)
         compiled = vela.compile_with_vela(path, folder, **settings, allow_cpu_operators=allow_cpu)
-    stored = _stored(exact.network, compiled)
-    return CompiledSizes(compiled.flash_bytes, compiled.sram_bytes, compiled.cycles, stored)
-
-
-def _stored(network: IntegerNetwork, compiled: vela.VelaResult) -> dict[str, int]:
-    """Each layer's bytes. The calls of a layer share what Vela has coded in the same way."""
-    kernels = [step.kernel for step in network.steps if step.kernel is not None]
-    sizes = size_truth.layer_sizes(network, compiled)
-    streams = {
-        (size.layer, kernel.codes.tobytes(), size.vela_bytes or 0)
-        for kernel, size in zip(kernels, sizes, strict=True)
-    }
     stored: dict[str, int] = {}
-    for layer, _, count in streams:
-        stored[layer] = stored.get(layer, 0) + count
-    return stored
+    for size in size_truth.layer_sizes(exact.network, compiled):
+        stored[size.layer] = stored.get(size.layer, 0) + (size.vela_bytes or 0)
+    return CompiledSizes(compiled.flash_bytes, compiled.sram_bytes, compiled.cycles, stored)

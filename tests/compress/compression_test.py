@@ -245,7 +245,7 @@ class TestRefusals:
             )
         assert said == []
         least = int(re.search(r"at least ([\d,]+)", str(caught.value))[1].replace(",", ""))
-        assert 3 * 700 < least < 6_000
+        assert 3 * 700 < least < 6_200  # 5,984 with a bit for every weight
 
     def test_a_workdir_that_is_a_file(self, model, examples, tmp_path):
         path = tmp_path / "file"
