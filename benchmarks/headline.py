@@ -19,7 +19,7 @@ from benchmarks.harness import RESULTS, Row, Rows, mean_and_deviation, table
 from benchmarks.zoo_networks import NETWORKS
 
 SEEDS = {"spoken_digits_conv1d": (0, 1, 2), "cifar10": (0,)}
-WIDTHS = (1.0, 0.5, 0.25, 0.15)
+WIDTHS = (1.0, 0.5, 0.25, 0.15, 0.08)
 
 
 def flash_for(accuracy: float, line: Sequence[tuple[float, float]]) -> float | None:

@@ -5,9 +5,9 @@
 #include <stdint.h>
 
 /* Bytes of the model, which stays in flash. */
-#define MODEL_VELA_LENGTH 24560u
+#define MODEL_VELA_LENGTH 24528u
 /* Bytes for the tensor arena: the NPU's working memory and TFLM's bookkeeping. */
-#define MODEL_VELA_ARENA_BYTES 55488u
+#define MODEL_VELA_ARENA_BYTES 55440u
 
 #define MODEL_VELA_INPUTS 1
 #define MODEL_VELA_INPUT_0_RANK 4
@@ -22,8 +22,8 @@
 #define MODEL_VELA_OUTPUT_0_SHAPE {1, 10}
 #define MODEL_VELA_OUTPUT_0_BYTES 10u
 /* real = SCALE * (int8 - ZERO_POINT) */
-#define MODEL_VELA_OUTPUT_0_SCALE 0.051807452f
-#define MODEL_VELA_OUTPUT_0_ZERO_POINT (-13)
+#define MODEL_VELA_OUTPUT_0_SCALE 0.0585774742f
+#define MODEL_VELA_OUTPUT_0_ZERO_POINT (-20)
 
 #ifdef __cplusplus
 extern "C" {

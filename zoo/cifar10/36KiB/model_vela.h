@@ -5,9 +5,9 @@
 #include <stdint.h>
 
 /* Bytes of the model, which stays in flash. */
-#define MODEL_VELA_LENGTH 36848u
+#define MODEL_VELA_LENGTH 36752u
 /* Bytes for the tensor arena: the NPU's working memory and TFLM's bookkeeping. */
-#define MODEL_VELA_ARENA_BYTES 56576u
+#define MODEL_VELA_ARENA_BYTES 55216u
 
 #define MODEL_VELA_INPUTS 1
 #define MODEL_VELA_INPUT_0_RANK 4
@@ -22,8 +22,8 @@
 #define MODEL_VELA_OUTPUT_0_SHAPE {1, 10}
 #define MODEL_VELA_OUTPUT_0_BYTES 10u
 /* real = SCALE * (int8 - ZERO_POINT) */
-#define MODEL_VELA_OUTPUT_0_SCALE 0.0554661006f
-#define MODEL_VELA_OUTPUT_0_ZERO_POINT (-16)
+#define MODEL_VELA_OUTPUT_0_SCALE 0.0577489734f
+#define MODEL_VELA_OUTPUT_0_ZERO_POINT (-17)
 
 #ifdef __cplusplus
 extern "C" {

@@ -5,9 +5,9 @@
 #include <stdint.h>
 
 /* Bytes of the model, which stays in flash. */
-#define MODEL_VELA_LENGTH 11648u
+#define MODEL_VELA_LENGTH 11696u
 /* Bytes for the tensor arena: the NPU's working memory and TFLM's bookkeeping. */
-#define MODEL_VELA_ARENA_BYTES 11824u
+#define MODEL_VELA_ARENA_BYTES 8400u
 
 #define MODEL_VELA_INPUTS 1
 #define MODEL_VELA_INPUT_0_RANK 3
@@ -22,8 +22,8 @@
 #define MODEL_VELA_OUTPUT_0_SHAPE {1, 10}
 #define MODEL_VELA_OUTPUT_0_BYTES 10u
 /* real = SCALE * (int8 - ZERO_POINT) */
-#define MODEL_VELA_OUTPUT_0_SCALE 0.207076386f
-#define MODEL_VELA_OUTPUT_0_ZERO_POINT (-21)
+#define MODEL_VELA_OUTPUT_0_SCALE 0.172294959f
+#define MODEL_VELA_OUTPUT_0_ZERO_POINT (-25)
 
 #ifdef __cplusplus
 extern "C" {
