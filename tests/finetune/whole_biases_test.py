@@ -73,3 +73,43 @@ def test_dead_channels_stay():
     before = tiny.get_layer("bn").moving_mean.numpy()
     make_biases_whole(tiny)
     np.testing.assert_array_equal(tiny.get_layer("bn").moving_mean.numpy(), before)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "norm", "channels"),
+    [
+        ("conv", "bn", np.s_[..., [1, 4]]),
+        ("transposed", "transposed_bn", np.s_[..., [0, 3], :]),
+        ("depthwise", "plain_bn", np.s_[..., [2], 1]),
+    ],
+)
+def test_channels_without_weights_keep_their_value(kernel, norm, channels):
+    """With next to no variance batch norm would make a large step of half a unit."""
+    inputs = keras.Input((6, 6, 3))
+    x = keras.layers.Conv2D(8, 3, padding="same", name="conv")(inputs)
+    x = keras.layers.ReLU()(keras.layers.BatchNormalization(name="bn")(x))
+    x = keras.layers.Conv2DTranspose(5, 3, use_bias=False, name="transposed")(x)
+    x = keras.layers.ReLU()(keras.layers.BatchNormalization(name="transposed_bn")(x))
+    x = keras.layers.DepthwiseConv2D(3, depth_multiplier=2, name="depthwise")(x)
+    x = keras.layers.BatchNormalization(name="plain_bn", scale=False)(x)
+    model = keras.Model(inputs, keras.layers.Dense(3)(keras.layers.GlobalMaxPooling2D()(x)))
+    tiny = udc_tf.compact(model, bits=4)
+    stages = udc_tf.Stages(epochs=(0, 1, 0))
+    finetune(tiny, (_X, _Y), stages=stages, batch_size=64, verbose=0)
+    layer, bn = tiny.get_layer(kernel), tiny.get_layer(norm)
+    mask = layer.mask.numpy()
+    mask[channels] = 0
+    layer.mask.assign(mask)
+    is_dead = np.ptp(_outputs(tiny, kernel), axis=(0, 1, 2)) == 0
+    assert 0 < is_dead.sum() < len(is_dead)
+    variance = bn.moving_variance.numpy()
+    bn.moving_variance.assign(np.where(is_dead, 1e-9, variance))
+    before = _outputs(tiny, norm)
+    make_biases_whole(tiny)
+    assert _rests(tiny)[kernel] < 0.01
+    after = _outputs(tiny, norm)
+    np.testing.assert_allclose(after[..., is_dead], before[..., is_dead], rtol=1e-3, atol=1e-4)
+
+
+def _outputs(model, name):
+    return keras.Model(model.inputs, model.get_layer(name).output).predict(_X, verbose=0)
