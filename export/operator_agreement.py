@@ -2,7 +2,8 @@
 
 Each operator is judged by the inputs that it had in TFLM itself, so that nothing has accumulated.
 In a deep network a rounding that goes the other way early moves the outputs by many steps, and so
-do kernels of TFLM that round more than once, as HARD_SWISH does; neither is a fault.
+do kernels of TFLM that round more than once, as HARD_SWISH does; neither is a fault. Nor is a bias
+that was moved to repair what the layers before it did (`bias_rounding`): the written one counts.
 """
 
 import dataclasses
@@ -12,7 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from udc_tf.export import simulation, tflm_check
+from udc_tf.export.bias_rounding import written_bias
 from udc_tf.export.int8 import Int8Model
+from udc_tf.export.integer_network import Quantization, Step
 
 STEPS = 1.0  # root mean square that rounding may be apart; HARD_SWISH comes to 0.7
 
@@ -47,7 +50,8 @@ def first_fault(exact: Int8Model, inputs: Sequence[np.ndarray]) -> OperatorFault
         index: _real(exact, index, array)
         for index, array in zip(network.inputs, codes, strict=True)
     }
-    for step, found in zip(network.steps, tflm_check.tensors(exact.content, codes), strict=True):
+    written = [_as_written(step, quantizations) for step in network.steps]
+    for step, found in zip(written, tflm_check.tensors(exact.content, codes), strict=True):
         quantization = quantizations[step.output]
         result = simulation.apply(network, step, held)
         if network.values[step.output].rounds_twice:
@@ -59,6 +63,13 @@ def first_fault(exact: Int8Model, inputs: Sequence[np.ndarray]) -> OperatorFault
             return OperatorFault(step.name, steps)
         held[step.output] = _real(exact, step.output, found.reshape(expected.shape))
     return None
+
+
+def _as_written(step: Step, quantizations: Sequence[Quantization]) -> Step:
+    if step.kernel is None:
+        return step
+    kernel = dataclasses.replace(step.kernel, bias=written_bias(step, quantizations))
+    return dataclasses.replace(step, kernel=kernel)
 
 
 def _real(exact: Int8Model, index: int, codes: np.ndarray) -> tf.Tensor:
