@@ -26,6 +26,7 @@ from benchmarks import harness
 from benchmarks.harness import Row, Rows, Stopwatch, table
 from benchmarks.networks import budget_between
 from tests.support.eager import run_eagerly
+from udc_tf.export.errors import MismatchError
 
 CLASSES = 10
 BATCH = 8
@@ -118,7 +119,10 @@ def measure(family: str) -> Row:
 
     with tempfile.TemporaryDirectory() as folder:
         watch = Stopwatch()
-        result = udc_tf.export.export(tiny, folder, target=target, calibration=x)
+        try:
+            result = udc_tf.export.export(tiny, folder, target=target, calibration=x)
+        except MismatchError as error:
+            return {**row, "refused": f"by `export`: {error}", "seconds": seconds}
         seconds["export"] = watch.read().cpu
         watch = Stopwatch()
         equal = compare(pathlib.Path(result.tflite_path), pathlib.Path(result.vela_path), model)
@@ -152,7 +156,8 @@ def report(rows: Mapping[str, Row]) -> str:
         side = "x".join(map(str, row["input"][:2]))
         head = (family, row["network"], side, row["layers"], f"{row['parameters']:,}")
         if "refused" in row:
-            lines.append((*head, "", "", row["refused"], sum(row["seconds"].values())))
+            spent = round(sum(row["seconds"].values()))
+            lines.append((*head, "", "", row["refused"], spent))
             continue
         same = f"{row['values'] - row['different']} of {row['values']}"
         kib = f"{row['flash'] / 1024:,.0f} of {row['budget'] / 1024:,.0f}"

@@ -165,6 +165,8 @@ def _activity() -> dict[str, np.ndarray]:
     subprocess.run([*pip, "seglearn==1.2.5"], check=True)
     with zipfile.ZipFile(next(folder.glob("seglearn-1.2.5*.whl"))) as wheel:
         packed = io.BytesIO(wheel.read("seglearn/data/watch_dataset.npy"))
+    # Lists of recordings of unequal length, which the package keeps as a pickle. It is trusted as
+    # any pinned package is that pip installs.
     recordings = np.load(packed, allow_pickle=True).item()
     parts: dict[str, list] = {}
     for x, y, person in zip(*(recordings[key] for key in ("X", "y", "subject")), strict=True):

@@ -8,7 +8,6 @@ from keras import layers as kl
 
 from udc_tf.graph.layer_rules import kernel_kind
 
-_DROPOUTS = (kl.Dropout, kl.SpatialDropout1D, kl.SpatialDropout2D)
 _COMMON = ("use_bias", "activation", "bias_initializer", "bias_regularizer", "dtype")
 _SPATIAL = ("kernel_size", "strides", "padding", "dilation_rate")
 _OWN = {
@@ -51,7 +50,7 @@ def copy_layer(
         of: how many channels `layer` has.
     """
     config = {**layer.get_config(), "name": safe_name(name)}
-    if isinstance(layer, _DROPOUTS) and channels and of:
+    if isinstance(layer, kl.Dropout) and channels and of:  # spatial ones are, too
         config["rate"] = dropout_rate(config["rate"], channels, of)
     if dtype is not None and "dtype" in config:
         config["dtype"] = dtype
