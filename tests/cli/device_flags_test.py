@@ -29,6 +29,18 @@ def test_a_board_gives_what_is_not_said():
     assert "renesas-ra8p1" in help_text(make_flags())
 
 
+def test_a_latency_is_cycles_at_the_clock_that_is_said_or_the_board_s():
+    _, found = targets(latency="5ms", clock="400MHz")
+    assert found["cycles"].budget == 2e6 and "5 ms" in found["cycles"].describe(2e6)
+    _, found = targets(latency="5 ms", board="renesas-ra8p1")
+    assert found["cycles"].budget == 2.5e6 and found["cycles"].accelerator == "ethos-u55-256"
+    _, found = targets(latency="5ms", clock="200MHz", board="renesas-ra8p1")
+    assert found["cycles"].budget == 1e6
+    _, found = targets(latency="5ms", clock="400MHz", cycles=3e5)
+    assert found["cycles"].budget == 3e5
+    assert "cycles" not in targets(clock="400MHz")[1]
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -40,10 +52,14 @@ def test_a_board_gives_what_is_not_said():
             {"accelerator": "ethos-u65-256", "system_config": "Ethos_U65_Embedded"},
             "OffChipFlash where Dedicated_Sram_384KB keeps feature maps.*Sram_Only, Shared_Sram",
         ),
-        ({"sram": "much"}, "A size is a number with a unit"),
+        ({"sram": "much"}, "--sram: A size is a number with a unit"),
         ({"sram": "64KiB", "memory_mode": "Dedicated_Sram"}, "no SRAM besides"),
         ({"memory_mode": "Dedicated_Sram_384KB"}, "of an Ethos-U55 is Sram_Only or Shared_Sram"),
-        ({"cycles": -3.0}, "positive number"),
+        ({"cycles": -3.0}, "--cycles must be a positive number"),
+        ({"latency": "5ms"}, "needs the NPU's clock: --clock=400MHz"),
+        ({"latency": "5ms", "board": "corstone-310"}, "Received: --latency=5ms"),
+        ({"latency": "5 parsecs", "clock": "1GHz"}, "--latency: A positive.*'5ms'.*'5 parsecs'"),
+        ({"latency": "5ms", "clock": "fast"}, "--clock: .*'400MHz'. Received: 'fast'"),
         ({"vela_config": "nowhere.ini"}, "which is no file"),
         ({"memory_mode": "Sram"}, "`memory_mode` is one of Sram_Only"),
         ({"system_config": "Mine"}, "`system_config` is one of Ethos_U55_Deep_Embedded"),

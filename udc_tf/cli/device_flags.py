@@ -2,16 +2,18 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from udc_tf.cli.usage import UsageError
 from udc_tf.cost.accelerators import ACCELERATORS, DEFAULT
 from udc_tf.cost.boards import BOARDS, Board
-from udc_tf.cost.byte_sizes import parse_bytes
+from udc_tf.cost.byte_sizes import parse_bytes, parse_unit
 from udc_tf.cost.device_targets import Cycles, Sram
 from udc_tf.cost.targets import Flash, Macs, Target
 from udc_tf.export import vela
+
+_Number = TypeVar("_Number", int, float)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +57,8 @@ class Device:
             if board is not None:
                 known["sram"] = board.within("sram", given.get("sram"))
             elif given.get("sram") is not None:
-                known["sram"] = parse_bytes(given["sram"])
+                known["sram"] = _read("sram", given["sram"], parse_bytes)
+            known.update(_of_time(given, known))
             found = cls(**known)
             found.targets(None, None)  # for their checks
             vela.System.of([], accelerator=accelerator, **found.system)
@@ -77,6 +80,32 @@ class Device:
         if self.cycles is not None:
             found.append(Cycles(self.cycles, self.accelerator, clock=self.clock, **self.system))
         return found + ([] if macs is None else [Macs(macs)])
+
+
+def _of_time(given: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """The clock, and the budget of cycles that a latency comes to; the smaller of two holds.
+
+    >>> _of_time({"latency": "5ms", "clock": "400MHz"}, {"cycles": 3e6})
+    {'clock': 400000000.0, 'cycles': 2000000.0}
+    """
+    clock = given.get("clock") or known.get("clock")
+    rate = None if clock is None else _read("clock", clock, lambda text: parse_unit(text, "Hz"))
+    if (latency := given.get("latency")) is None:
+        return {"clock": rate}
+    time = _read("latency", latency, lambda text: parse_unit(text, "s"))
+    if rate is None:
+        raise UsageError(
+            "--latency needs the NPU's clock: --clock=400MHz, or a --board whose clock is known. "
+            f"Received: --latency={latency}"
+        )
+    return {"clock": rate, "cycles": min(time * rate, known.get("cycles", float("inf")))}
+
+
+def _read(flag: str, text: str, parse: Callable[[str], _Number]) -> _Number:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise UsageError(f"--{flag}: {error}") from error
 
 
 def board_of(given: Mapping[str, Any]) -> Board | None:

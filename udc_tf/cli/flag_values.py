@@ -21,6 +21,7 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "window": (lambda n: n >= 1, "at least 1"),
     "examples": (lambda n: n >= 1, "at least 1"),
     "macs": (lambda n: 0 < n < math.inf, "a positive number"),
+    "cycles": (lambda n: 0 < n < math.inf, "a positive number"),
     "search_epochs": (lambda n: n >= 1, "at least 1"),
     "warmup": (lambda n: 0 <= n < 1, "at least 0 and below 1"),
     "samples": (lambda n: n >= 1, "at least 1"),

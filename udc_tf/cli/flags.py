@@ -30,6 +30,8 @@ _OPTIONS = (
     ("macs", _FLOAT, "Budget of multiply-accumulates for one input."),
     ("sram", _STRING, "Budget for working memory, such as 64KiB."),
     ("cycles", _FLOAT, "Budget of NPU cycles for one input, as Vela estimates them."),
+    ("latency", _STRING, "The same as a time, such as 5ms, at the NPU's clock."),
+    ("clock", _STRING, "Of the NPU, such as 400MHz. Default: the board's, if it is known."),
     ("board", _STRING, "A device: its NPU, memories and budgets; other flags say otherwise."),
     ("accelerator", _STRING, "Vela's name of the NPU. Default: ethos-u55-128."),
     ("system_config", _STRING, "Vela's; default: as Vela has it for the NPU's family."),

@@ -50,6 +50,8 @@ class Options:
     macs: float | None = None
     sram: str | None = None
     cycles: float | None = None
+    latency: str | None = None
+    clock: str | None = None
     board: str | None = None
     accelerator: str | None = None
     system_config: str | None = None
@@ -294,8 +296,8 @@ def resolve(options: Options, needs_budget: bool = True) -> Run:
     recipe = dataclasses.replace(recipe, **changes)
     if needs_budget and not where.targets(recipe.flash, recipe.macs):
         raise UsageError(
-            "A budget is needed: --flash=24KiB, --sram=64KiB, --macs=5e6, a --board, or a recipe "
-            "that has one."
+            "A budget is needed: --flash=24KiB, --sram=64KiB, --cycles=2e6, --latency=5ms, "
+            "--macs=5e6, a --board, or a recipe that has one."
         )
     return Run(
         options=options,
