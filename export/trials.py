@@ -205,14 +205,11 @@ def _smallest(search: SearchModel) -> Trial:
     if not trial.holds and memory is not None:
         trial = _try(search, least, memory)
     if not trial.holds:
-        said = ", ".join(
-            f"{t.describe(n)} of {t.describe(t.budget)}"
-            for n, t in zip(trial.needs, problem.targets, strict=True)
-            if n
-        )
+        known = [(n, t) for n, t in zip(trial.needs, problem.targets, strict=True) if n]
         raise ValueError(
             "No configuration is inside of every target: the smallest needs, by what Vela says, "
-            f"{said}. Received: {len(trial.shares)} targets"
+            f"{', '.join(t.describe(n) for n, t in known)}. Received: a budget of "
+            f"{', '.join(t.describe(t.budget) for _, t in known)}"
         )
     return trial
 

@@ -6,6 +6,8 @@ import os
 import pathlib
 
 from udc_tf.cost import vela_ini
+from udc_tf.cost.accelerators import family
+from udc_tf.cost.ini_values import require_values
 
 SHIPPED = "Arm/vela.ini"  # Vela finds it beside itself
 
@@ -35,13 +37,36 @@ def require_names(
         ("memory_mode", vela_ini.MODE, memory_mode),
     ):
         there = vela_ini.names(ini, prefix)
+        if not there:
+            raise ValueError(
+                f"`vela_config` must have a section [{prefix}{name}]. Received: {config}, which "
+                f"has none that begins with {prefix}"
+            )
         if name not in there:
             raise ValueError(
-                f"`{argument}` is one of {', '.join(there) or 'none'}, as {config or SHIPPED} "
-                f"has them. Received: {name!r}"
+                f"`{argument}` is one of {', '.join(there)}, as {config or SHIPPED} has them. "
+                f"Received: {name!r}"
             )
+    if config is not None:
+        require_values(ini, system_config, memory_mode, config)
+    elif not _is_of(system_config, accelerator):
+        systems = vela_ini.names(ini, vela_ini.SYSTEM)
+        raise ValueError(
+            f"`system_config` of an {accelerator} is one of "
+            f"{', '.join(s for s in systems if _is_of(s, accelerator))}, or of a vela.ini of your "
+            f"own. Received: {system_config!r}"
+        )
     modes = [m for m in vela_ini.names(ini, vela_ini.MODE) if _has(accelerator, m, config)]
     vela_ini.require_memories(ini, system_config, memory_mode, modes)
+
+
+def _is_of(system_config: str, accelerator: str) -> bool:
+    """Whether a system that Vela ships is of an accelerator's family, by its name.
+
+    >>> _is_of("Ethos_U85_SYS_DRAM_Mid", "ethos-u55-128")
+    False
+    """
+    return system_config.lower().replace("_", "-").startswith(family(accelerator) + "-")
 
 
 def _has(accelerator: str, memory_mode: str, config: str | os.PathLike | None) -> bool:

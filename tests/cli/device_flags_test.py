@@ -4,7 +4,7 @@ import pytest
 
 from udc_tf.cli.device_flags import Device
 from udc_tf.cli.flags import help_text, make_flags
-from udc_tf.cli.options import Options, resolve
+from udc_tf.cli.options import Options, front_runs, resolve
 from udc_tf.cli.usage import UsageError
 
 
@@ -56,6 +56,7 @@ def test_a_latency_is_cycles_at_the_clock_that_is_said_or_the_board_s():
         ({"sram": "64KiB", "memory_mode": "Dedicated_Sram"}, "no SRAM besides"),
         ({"memory_mode": "Dedicated_Sram_384KB"}, "of an Ethos-U55 is Sram_Only or Shared_Sram"),
         ({"cycles": -3.0}, "--cycles must be a positive number"),
+        ({"cycles": 1e99}, "--cycles must be a positive number below 1e18"),
         ({"latency": "5ms"}, "needs the NPU's clock: --clock=400MHz"),
         ({"latency": "5ms", "board": "corstone-310"}, "Received: --latency=5ms"),
         ({"latency": "5 parsecs", "clock": "1GHz"}, "--latency: A positive.*'5ms'.*'5 parsecs'"),
@@ -68,6 +69,11 @@ def test_a_latency_is_cycles_at_the_clock_that_is_said_or_the_board_s():
 def test_refusals(flags, message):
     with pytest.raises(UsageError, match=message):
         resolve(Options(recipe="digits", **flags))
+
+
+def test_a_comma_in_one_size_is_not_two_budgets():
+    with pytest.raises(UsageError, match=r"lies between two of them.*Received: '32,5KiB'"):
+        front_runs(Options(recipe="digits", flash="32,5KiB"))
 
 
 def test_nothing_said_is_vela_s_default():

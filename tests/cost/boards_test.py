@@ -50,9 +50,13 @@ INI = """
 [System_Config.Far]
 axi0_port=Sram
 axi1_port=Dram
+Sram_clock_scale=1.0
+Dram_clock_scale=0.2
 [System_Config.Near]
 axi0_port=Sram
 axi1_port=OffChipFlash
+Sram_clock_scale=1.0
+OffChipFlash_clock_scale=0.1
 [Memory_Mode.Split]
 const_mem_area=Axi1
 arena_mem_area=Axi0
@@ -62,6 +66,9 @@ inherit=Memory_Mode.Split
 arena_mem_area=Axi1
 arena_cache_size=65536
 [Memory_Mode.All]
+const_mem_area=Axi0
+arena_mem_area=Axi0
+cache_mem_area=Axi0
 """
 
 

@@ -20,8 +20,8 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "clip_seconds": (lambda n: 0.03 <= n <= 60, "from 0.03 to 60"),
     "window": (lambda n: n >= 1, "at least 1"),
     "examples": (lambda n: n >= 1, "at least 1"),
-    "macs": (lambda n: 0 < n < math.inf, "a positive number"),
-    "cycles": (lambda n: 0 < n < math.inf, "a positive number"),
+    "macs": (lambda n: 0 < n < 1e18, "a positive number below 1e18"),
+    "cycles": (lambda n: 0 < n < 1e18, "a positive number below 1e18"),
     "search_epochs": (lambda n: n >= 1, "at least 1"),
     "warmup": (lambda n: 0 <= n < 1, "at least 0 and below 1"),
     "samples": (lambda n: n >= 1, "at least 1"),
@@ -46,14 +46,15 @@ def check_ranges(given: Mapping[str, Any]) -> None:
             raise UsageError(f"--{name} must be {wanted}. Received: {value}")
 
 
-def checked_flash(flash: str) -> str:
-    """A budget that can be read."""
+def checked_flash(flash: str, given: str | None = None) -> str:
+    """A budget that can be read; `given` is the flag, if it lists several."""
     try:
         parse_bytes(flash)
     except ValueError:
+        several = "" if given is None else "; a comma lies between two of them"
         raise UsageError(
             "--flash is a number of at least one byte with a unit (B, kB, KiB, MB, MiB), such as "
-            f"--flash=24KiB. Received: {flash!r}"
+            f"--flash=24KiB{several}. Received: {given or flash!r}"
         ) from None
     return flash
 

@@ -320,6 +320,7 @@ def front_runs(options: Options) -> dict[str, Run]:
     runs: dict[str, Run] = {}
     kept: dict[str, Any] = {}
     for budget in options.budgets():
+        flag_values.checked_flash(budget, options.flash)
         run = resolve(dataclasses.replace(options, flash=budget))
         if options.warmup is None:
             changes: dict[str, Any] = {

@@ -5,6 +5,7 @@ import re
 from udc_tf.quantize.plain_numbers import is_number
 
 _UNITS = {"B": 1, "KB": 1e3, "MB": 1e6, "KIB": 1024, "MIB": 1024**2}
+_TOO_MANY = 1e18  # beyond which neither a size nor its share of a budget is a number to count with
 _PREFIXES = {"u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 
 
@@ -27,6 +28,17 @@ def parse_unit(value: str | int | float, unit: str) -> float:
     return number
 
 
+def parse_count(count: float) -> float:
+    """A budget of what is counted and has no unit, such as cycles.
+
+    >>> parse_count(2e6)
+    2000000.0
+    """
+    if not is_number(count) or not 0 < count < _TOO_MANY:
+        raise ValueError(f"`budget` must be a positive number below 1e18. Received: {count!r}")
+    return float(count)
+
+
 def parse_bytes(size: str | int | float) -> int:
     """Bytes of "32KiB", "0.5MB", "900B" or a plain number.
 
@@ -44,6 +56,6 @@ def parse_bytes(size: str | int | float) -> int:
                 f"{size!r}"
             )
         number = float(digits)
-    if not 1 <= number * _UNITS[unit] < 2**63:
+    if not 1 <= number * _UNITS[unit] < _TOO_MANY:
         raise ValueError(f"A size must be at least one byte, and finite. Received: {size!r}")
     return int(number * _UNITS[unit])

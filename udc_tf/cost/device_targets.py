@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from udc_tf.cost.accelerators import DEFAULT, require_accelerator
-from udc_tf.cost.byte_sizes import parse_bytes, parse_unit
+from udc_tf.cost.byte_sizes import parse_bytes, parse_count, parse_unit
 from udc_tf.cost.cycles import CyclesCost
 from udc_tf.cost.device_model import DeviceModel
 from udc_tf.cost.flash import SizeModel
@@ -13,7 +13,6 @@ from udc_tf.cost.priced_network import Plan
 from udc_tf.cost.sram import SramCost
 from udc_tf.cost.targets import Bound, BoundTarget, Flash, Target, register_target
 from udc_tf.cost.vela_ini import default_mode, kind_of, require_mode
-from udc_tf.quantize.plain_numbers import is_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,9 +139,7 @@ class Cycles(OnDevice):
     else:
 
         def __init__(self, budget, accelerator=DEFAULT, *, clock=None, **device):
-            if not is_number(budget) or not 0 < budget < float("inf"):
-                raise ValueError(f"`budget` must be a positive number. Received: {budget!r}")
-            object.__setattr__(self, "budget", float(budget))
+            object.__setattr__(self, "budget", parse_count(budget))
             object.__setattr__(self, "clock", None if clock is None else parse_unit(clock, "Hz"))
             OnDevice.__init__(self, accelerator, **device)
 

@@ -8,13 +8,12 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from udc_tf.cost.byte_sizes import parse_bytes
+from udc_tf.cost.byte_sizes import parse_bytes, parse_count
 from udc_tf.cost.counts import CountMaps, Counts
 from udc_tf.cost.flash import FlashCost, SizeModel
 from udc_tf.cost.macs import MacsCost
 from udc_tf.cost.paper import PaperCost
 from udc_tf.cost.priced_network import Plan
-from udc_tf.quantize.plain_numbers import is_number
 
 
 class BoundCost(Protocol):
@@ -141,9 +140,7 @@ class Macs:
     budget: float
 
     def __post_init__(self) -> None:
-        if not is_number(self.budget) or self.budget <= 0:
-            raise ValueError(f"`budget` must be a positive number. Received: {self.budget!r}")
-        object.__setattr__(self, "budget", float(self.budget))
+        object.__setattr__(self, "budget", parse_count(self.budget))
 
     @property
     def cost(self) -> MacsCost:

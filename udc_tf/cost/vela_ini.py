@@ -30,7 +30,7 @@ def read_ini(path: str | os.PathLike) -> configparser.ConfigParser:
     try:
         reader.read(str(path))
     except (configparser.Error, UnicodeDecodeError) as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0].rstrip(".")
         raise ValueError(f"`vela_config` is a vela.ini: {reason}. Received: {path}") from error
     return reader
 
@@ -62,8 +62,9 @@ def kind_of(memory_mode: str, vela_config: str | os.PathLike | None = None) -> s
     if vela_config is not None and pathlib.Path(vela_config).is_file():
         ini = read_ini(vela_config)
         if ini.has_section(MODE + memory_mode):
-            const, arena, cache = _areas(ini, memory_mode)
-            return DEDICATED if arena != cache else SRAM_ONLY if const == arena else SHARED
+            const, arena, cache = areas = _areas(ini, memory_mode)
+            if _PORTS.keys() >= set(areas):  # else `ini_values` says what is wrong
+                return DEDICATED if arena != cache else SRAM_ONLY if const == arena else SHARED
     return next((k for k in (SRAM_ONLY, DEDICATED) if memory_mode.startswith(k)), SHARED)
 
 
