@@ -15,6 +15,7 @@ from udc_tf.report.style import BLUE, GREEN, GREY, INK, ORANGE, PALE, WIDTH
 _ROW = 0.24  # inches per layer
 _MOST_HISTOGRAMS = 12
 _NAMED_TENSORS = 3
+_MOST_OPERATORS, _NAME = 40, 24  # with names below them, and of how many letters
 _BUFFER = "WB_"  # as Vela names what it fetches weights into
 
 
@@ -25,10 +26,8 @@ def budget_figure(sizes: Mapping[str, float], budget: float | None) -> Figure:
     names, values = list(sizes), np.array(list(sizes.values())) / 1024
     # The last bar is the file that goes into flash.
     colours = [PALE] * (len(values) - 1) + [BLUE]
-    bars = axes.barh(names, values, color=colours, height=0.62)
-    labels = axes.bar_label(bars, [f"{v:,.1f} KiB" for v in values], padding=4, fontsize=8)
-    for label in labels:  # readable on top of the budget's line
-        label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.8})
+    axes.barh(names, values, color=colours, height=0.62)
+    _label(axes, values, [f"{v:,.1f} KiB" for v in values], (budget or 0) / 1024)
     if budget is not None:
         axes.axvline(budget / 1024, color=ORANGE, linewidth=1.6)
         axes.set_title(f"budget {budget / 1024:,.1f} KiB", color=ORANGE)
@@ -45,10 +44,9 @@ def shares_figure(lines: Sequence[Mapping[str, Any]]) -> Figure:
     axes = figure.subplots()
     shares = [100 * line["need"] / line["have"] for line in lines]
     colours = [BLUE if line["need"] <= line["have"] else ORANGE for line in lines]
-    bars = axes.barh([line["what"] for line in lines], shares, color=colours, height=0.62)
-    texts = [f"{line['need']:,} of {line['have']:,.0f}" for line in lines]
-    for label in axes.bar_label(bars, texts, padding=4, fontsize=8):
-        label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.8})
+    names = [line["what"].replace("sram", "SRAM") for line in lines]
+    axes.barh(names, shares, color=colours, height=0.62)
+    _label(axes, shares, [f"{line['need']:,} of {line['have']:,.0f}" for line in lines], 100)
     axes.axvline(100, color=ORANGE, linewidth=1.6)
     axes.set_xlim(0, 1.5 * max(100, *shares))
     axes.set_xlabel("% of the budget")
@@ -57,10 +55,17 @@ def shares_figure(lines: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
+def _label(axes: Axes, values: Sequence[float], texts: Sequence[str], line: float) -> None:
+    """Texts behind horizontal bars and behind a line at the budget, which they leave to be seen."""
+    for row, (value, text) in enumerate(zip(values, texts, strict=True)):
+        end = (max(value, line), row)
+        axes.annotate(text, end, (5, 0), textcoords="offset points", va="center", fontsize=8)
+
+
 def memory_figure(tensors: Sequence[Mapping[str, Any]], budget: float | None) -> Figure:
     """Bytes of SRAM that are in use, operator by operator, and what is there at the peak."""
-    times = np.arange(max(t["end"] for t in tensors) + 1)
-    figure = Figure(figsize=(WIDTH, 3.0), layout="constrained")
+    times = np.arange(max(t["end"] for t in tensors) + 2)
+    figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
     axes = figure.subplots()
 
     def use(tensor: Mapping[str, Any]) -> np.ndarray:
@@ -89,9 +94,30 @@ def memory_figure(tensors: Sequence[Mapping[str, Any]], budget: float | None) ->
         shown.append(axes.axhline(budget / 1024, color=ORANGE, linewidth=1.6, label="budget"))
     axes.set_xlim(0, times[-1] / 2)
     axes.set_ylim(0, 1.12 * max(total[peak], (budget or 0) / 1024))
+    makers = _makers(maps)
+    if len(makers) <= _MOST_OPERATORS:
+        places = [number + 0.5 for number in makers]
+        axes.set_xticks(places, list(makers.values()), rotation=40, ha="right", fontsize=7)
+        axes.grid(axis="x", visible=False)
     axes.set_xlabel("operator, in the order in which they run")
     figure.legend(handles=shown, loc="outside lower center", ncols=len(shown), fontsize=7)
     return figure
+
+
+def _makers(maps: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+    """The numbers of operators whose results are in SRAM, and their names.
+
+    >>> _makers([dict(name="image", start=0, end=1), dict(name="conv", start=0, end=3)])
+    {0: 'conv'}
+    """
+    latest: dict[int, Mapping[str, Any]] = {}
+    for tensor in maps:
+        if tensor["start"] % 2 == 0:  # between them there is only what is fetched
+            other = latest.get(tensor["start"] // 2)
+            # An operator's result outlives what else is there from its beginning.
+            if other is None or tensor["end"] >= other["end"]:
+                latest[tensor["start"] // 2] = tensor
+    return {number: tensor["name"][-_NAME:] for number, tensor in latest.items()}
 
 
 def front_figure(points: Sequence[tuple[float, float]], label: str) -> Figure:
@@ -108,7 +134,7 @@ def front_figure(points: Sequence[tuple[float, float]], label: str) -> Figure:
 
 def scatter_figure(points: Mapping[str, tuple[float, float]], label: str) -> Figure:
     """Score against bytes of flash, one named point per run."""
-    figure = Figure(figsize=(WIDTH, 3.0), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
     axes = figure.subplots()
     for name, (flash, score) in points.items():
         axes.plot(flash / 1024, score, "o", color=BLUE, markersize=6)
