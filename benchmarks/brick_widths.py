@@ -31,7 +31,7 @@ SPACES = {
     "tenths": udc_tf.SearchSpace(widths=TENTHS, bits=(8,), sparsities=(1.0,), snap=1),
 }
 BUDGETS = ("6KiB", "10KiB")
-SEEDS = (0, 1, 2)
+SEEDS = tuple(range(6))
 IMAGES = 6000
 
 

@@ -23,7 +23,7 @@ from benchmarks.size_prediction import BUDGETS, summary
 from udc_tf.cost.device_targets import Cycles, Sram
 from udc_tf.cost.priced_network import Plan
 from udc_tf.cost.targets import Flash, Target
-from udc_tf.export import size_coefficients, size_fit, vela
+from udc_tf.export import measuring, size_coefficients, size_fit, vela
 from udc_tf.export.device_fit import fit_device
 from udc_tf.search.make import searchable
 
@@ -45,7 +45,7 @@ def measure(name: str, widths: str, accelerator: str, fitted_count: int, held_ou
     rng = np.random.default_rng(0)
     system, rows = vela.System(accelerator), []
     for chosen in size_fit.configurations_near(search, fitted_count + held_out, rng):
-        rows.append(size_fit.measure_one(search, chosen, system, rng))
+        rows.append(measuring.measure_one(search, chosen, system, rng))
     return compare(accelerator, rows[:fitted_count], rows[fitted_count:], search.problem.plan)
 
 

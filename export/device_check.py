@@ -21,7 +21,7 @@ from udc_tf.cost.priced_network import Decision, Plan
 from udc_tf.export import tflm_check, vela
 from udc_tf.export.errors import ExportError
 from udc_tf.export.int8 import to_int8
-from udc_tf.export.size_fit import make_bell_shaped
+from udc_tf.export.measuring import make_bell_shaped
 from udc_tf.finetune.preparation import reinitialize
 from udc_tf.graph.channel_groups import ChannelGroups
 from udc_tf.graph.conversion import safe_name

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import pathlib
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -19,22 +18,23 @@ import keras
 import numpy as np
 
 from udc_tf.cost.device_model import DeviceModel
-from udc_tf.cost.device_targets import OnDevice
-from udc_tf.cost.flash import FlashCost, SizeModel
+from udc_tf.cost.device_targets import OnDevice, Sram
+from udc_tf.cost.flash import SizeModel
 from udc_tf.cost.targets import Flash, Target, target_from_dict
-from udc_tf.export import size_truth, vela
-from udc_tf.export.device_fit import fit_device, step_cycles
-from udc_tf.export.int8 import Int8Model, to_int8
-from udc_tf.export.size_coefficients import Measurement, features_of, fit
+from udc_tf.export import vela
+from udc_tf.export.device_check import undisturbed_randomness
+from udc_tf.export.device_fit import fit_device
+from udc_tf.export.measuring import measure_one
+from udc_tf.export.size_coefficients import Measurement, fit
+from udc_tf.export.trials import choose_within, predicted
 from udc_tf.files import DamagedFileError, read_json, replaced_atomically
-from udc_tf.search.extract import architecture_of
 from udc_tf.search.make import searchable, searchable_to_fit
 from udc_tf.search.model import SearchModel
 from udc_tf.search.repair import Budget, extreme, repair
 from udc_tf.search.space import SearchSpace
 
 DEFAULT_CONFIGURATIONS = 16
-_FORMAT = 6  # another formula for what is fitted is another format
+_FORMAT = 7  # another formula for what is fitted is another format
 _Targets = TypeVar("_Targets")  # a target, a list or a tuple of targets
 
 
@@ -136,6 +136,7 @@ def fit_size_model(
         search = searchable_to_fit(model, space, targets)
         rows = measure_search(search, system, configurations, seed, progress, allow_cpu)
         device = fit_device(rows, search.problem.plan, system, fit(rows))
+        device = _as_it_sets_out(model, space, targets, device, allow_cpu)
         kept = SizeFit(device, system.accelerator, tuple(rows), key)
         _FITS[key] = kept
     if path is not None:
@@ -146,6 +147,37 @@ def fit_size_model(
 
 calibrate = fit_size_model  # deprecated: the name until 0.1.0
 _FITS: dict[str, SizeFit] = {}  # of this process
+
+
+@undisturbed_randomness()
+def _as_it_sets_out(
+    model: keras.Model,
+    space: SearchSpace | str,
+    targets: Sequence[Target],
+    device: DeviceModel,
+    allow_cpu: bool,
+) -> DeviceModel:
+    """What was fitted, with memory as Vela plans it for what a search's first guess would end with.
+
+    That may be a network for which Vela has to save what it buffers, and whether it buffers or not
+    can be a factor of two. A search that took a network for too large which then is built would
+    hardly train its weights.
+    """
+    fitted = [_with_model(target, device) for target in targets]
+    if not any(isinstance(target, Sram) for target in fitted):
+        return device
+    try:
+        search = searchable(model, space, fitted, allow_cpu=allow_cpu)
+        search.set_out()
+        trial = choose_within(search)
+    except ValueError:
+        return device  # nothing holds by what is known now: the search itself says what is needed
+    for target, bound, need in zip(fitted, search.problem.bound, trial.needs, strict=True):
+        if isinstance(target, Sram) and need is not None:
+            return dataclasses.replace(
+                device, sram=device.sram * need / predicted(bound, trial.chosen)
+            )
+    return device
 
 
 def _with_model(target: Target, device: DeviceModel) -> Target:
@@ -218,72 +250,3 @@ def configurations_near(
     for _ in range(count):
         wish = np.where(valid, 3.0 * rng.normal(size=valid.shape), -np.inf)
         yield repair(wish, valid, budget, smallest)
-
-
-def measure_one(
-    search: SearchModel,
-    chosen: np.ndarray,
-    system: vela.System,
-    rng: np.random.Generator,
-    allow_cpu: bool = False,
-) -> Measurement:
-    """Compiles one configuration, with weights such as training leaves them."""
-    return compiled_measurement(
-        search, chosen, trial_network(search, chosen, rng), system, allow_cpu
-    )
-
-
-def trial_network(search: SearchModel, chosen: np.ndarray, rng: np.random.Generator) -> Int8Model:
-    """The int8 network of a configuration, with weights such as training leaves them."""
-    compact = architecture_of(search, chosen).build()
-    make_bell_shaped(compact, rng)
-    inputs = keras.tree.flatten(compact.input)
-    # Ranges do not matter to the size: a sample of noise gives some.
-    noise = [rng.normal(size=(1, *x.shape[1:])).astype(np.float32) for x in inputs]
-    return to_int8(compact, noise)
-
-
-def compiled_measurement(
-    search: SearchModel,
-    chosen: np.ndarray,
-    exact: Int8Model,
-    system: vela.System,
-    allow_cpu: bool = False,
-) -> Measurement:
-    """What Vela makes of a configuration's network."""
-    flash = next((t for t in search.problem.targets if isinstance(t, Flash)), None)
-    model = flash.size_model if flash else SizeModel()
-    bound = FlashCost(system.accelerator, model).bind(search.problem.plan)
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder, "model.tflite")
-        path.write_bytes(exact.content)
-        settings = dataclasses.asdict(system)
-        compiled = vela.compile_with_vela(path, folder, **settings, allow_cpu_operators=allow_cpu)
-    streams = size_truth.layer_sizes(exact.network, compiled)
-    features, constant = features_of(bound, chosen)
-    return Measurement(
-        options=tuple(map(int, chosen)),
-        features=features,
-        constant=constant,
-        weight_bytes=sum(s.vela_bytes or 0 for s in streams),
-        flash_bytes=compiled.flash_bytes,
-        sram_bytes=compiled.sram_bytes,
-        cycles=compiled.cycles,
-        step_cycles=step_cycles(exact.network, compiled),
-        encoded_bytes=compiled.encoded_weight_bytes,
-    )
-
-
-def make_bell_shaped(compact: keras.Model, rng: np.random.Generator) -> None:
-    """Gives layers weights as training leaves them: kernels a bell, pruned, with fitted ranges.
-
-    An initializer's uniform weights would not do: at 8 bits they take a tenth more.
-    """
-    for layer in compact.layers:
-        if hasattr(layer, "integer_kernel"):
-            layer.theta.assign(rng.normal(scale=0.05, size=layer.theta.shape))
-            layer.initialize_range()
-            layer.refresh_mask(shifted=layer.nonzeros < 1)
-            layer.fit_range()
-        elif isinstance(layer, keras.layers.PReLU):  # slopes that are all alike would take nothing
-            layer.alpha.assign(rng.uniform(0.0, 0.5, size=layer.alpha.shape))

@@ -14,8 +14,8 @@ from udc_tf.cost.device_targets import Cycles, Sram
 from udc_tf.cost.targets import Bound, BoundTarget, Flash, Target
 from udc_tf.export import vela
 from udc_tf.export.device_check import undisturbed_randomness
+from udc_tf.export.measuring import measure_one
 from udc_tf.export.size_coefficients import Measurement
-from udc_tf.export.size_fit import measure_one
 from udc_tf.search.extract import repaired_choice
 from udc_tf.search.model import SearchModel
 from udc_tf.search.repair import Budget, extreme
@@ -131,7 +131,7 @@ def _best_within(search: SearchModel, sram_limit: int | None = None) -> Trial | 
         sram_limit: with which Vela saves memory.
     """
     bound, plan = search.problem.bound, search.problem.plan
-    leasts = [_predicted(b, extreme(b, plan, True)) for b in bound]
+    leasts = [predicted(b, extreme(b, plan, True)) for b in bound]
     limits = [_Limit(b.budget, n, math.inf, n) for b, n in zip(bound, leasts, strict=True)]
     trials: dict[tuple[int, ...], Trial] = {}
     for _ in range(_ROUNDS):
@@ -149,7 +149,7 @@ def _best_within(search: SearchModel, sram_limit: int | None = None) -> Trial | 
         if trial.holds and (trial.use >= _ENOUGH or (known and all(n.found for n in limits))):
             break
         limits = [
-            limit.after(_predicted(b, chosen), need / b.budget, bool(known)) if need else limit
+            limit.after(predicted(b, chosen), need / b.budget, bool(known)) if need else limit
             for limit, b, need in zip(limits, bound, trial.needs, strict=True)
         ]
     inside = (trial for trial in trials.values() if trial.holds)
@@ -164,7 +164,8 @@ def _merit(search: SearchModel, trial: Trial) -> float:
     return float(worth[np.arange(len(trial.chosen)), trial.chosen].sum())
 
 
-def _predicted(bound: BoundTarget, chosen: np.ndarray) -> float:
+def predicted(bound: BoundTarget, chosen: np.ndarray) -> float:
+    """The cost of a configuration by what is known of it without compiling it."""
     return float(bound.cost(bound.maps.counts(bound.maps.one_hot(chosen))))
 
 

@@ -11,7 +11,7 @@ import udc_tf.export
 from udc_tf.cost.accelerators import ACCELERATORS
 from udc_tf.cost.steps import Engine
 from udc_tf.cost.targets import target_from_dict
-from udc_tf.export import device_fit, size_coefficients, size_fit, trials, vela
+from udc_tf.export import device_fit, measuring, size_coefficients, size_fit, trials, vela
 from udc_tf.export.errors import BudgetError
 from udc_tf.search.make import UnreachableError, searchable, searchable_to_fit
 
@@ -45,12 +45,12 @@ class TestPredictions:
     def networks(self, search):
         rng = np.random.default_rng(0)
         chosen = size_fit.configurations_near(search, 4, rng)
-        return [(c, size_fit.trial_network(search, c, rng)) for c in chosen]
+        return [(c, measuring.trial_network(search, c, rng)) for c in chosen]
 
     @pytest.fixture(scope="class", params=["ethos-u55-64", "ethos-u65-256", "ethos-u85-256"])
     def measured(self, request, search, networks):
         system = vela.System(request.param)
-        rows = [size_fit.compiled_measurement(search, *network, system) for network in networks]
+        rows = [measuring.compiled_measurement(search, *network, system) for network in networks]
         return system, rows
 
     def test_working_memory_before_any_fit(self, search, measured):
@@ -61,7 +61,7 @@ class TestPredictions:
 
     def test_weights_that_are_in_sram_already_are_not_buffered(self, search, networks):
         system = vela.System("ethos-u55-128", memory_mode="Sram_Only")
-        row = size_fit.compiled_measurement(search, *networks[0], system)
+        row = measuring.compiled_measurement(search, *networks[0], system)
         target = udc_tf.Sram(1, memory_mode="Sram_Only")
         guess = predicted(target, search.problem.plan, row.options)
         assert guess == pytest.approx(row.sram_bytes, rel=0.01)
@@ -219,7 +219,7 @@ class TestFromSearchToExport:
         wrong = udc_tf.DeviceModel(sram=0.5, fitted=True)  # half of what it will be
         search = searchable(residual(), SPACE, [udc_tf.Sram("17KiB", device_model=wrong)])
         chosen = trials.choose_within(search).chosen
-        row = size_fit.measure_one(
+        row = measuring.measure_one(
             search, chosen, vela.System("ethos-u55-128"), np.random.default_rng(0)
         )
         assert row.sram_bytes <= 17 * 1024

@@ -14,7 +14,7 @@ from tests.support.eager import run_eagerly
 from udc_tf.cost.flash import FlashCost
 from udc_tf.export.first_sizes import with_first_sizes
 from udc_tf.export.int8 import to_int8
-from udc_tf.export.size_fit import make_bell_shaped
+from udc_tf.export.measuring import make_bell_shaped
 from udc_tf.graph.channel_groups import ChannelGroups
 from udc_tf.graph.trace import trace
 from udc_tf.search.make import searchable

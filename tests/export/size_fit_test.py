@@ -10,7 +10,7 @@ from keras import layers as kl
 import udc_tf
 from tests.support import networks
 from udc_tf.cost.flash import BIT_COST
-from udc_tf.export import size_coefficients, size_fit, size_truth, vela
+from udc_tf.export import measuring, size_coefficients, size_fit, size_truth, trials, vela
 from udc_tf.export.int8 import to_int8
 from udc_tf.export.size_coefficients import Measurement
 from udc_tf.export.size_fit import SizeFit
@@ -58,7 +58,7 @@ class TestMeasuredWeights:
     def test_are_what_finetuning_leaves(self):
         layer = CompactDense(64, bits=4, nonzeros=0.25)
         model = keras.Sequential([keras.Input((64,)), layer])
-        size_fit.make_bell_shaped(model, np.random.default_rng(0))
+        measuring.make_bell_shaped(model, np.random.default_rng(0))
         codes = layer.integer_kernel().codes
         assert np.count_nonzero(codes) == 1024
         # All levels in use, none of them inside the pruned zone.
@@ -103,7 +103,7 @@ class TestMeasure:
         space = udc_tf.SearchSpace(sparsities=(0.01, nonzeros))
         search = udc_tf.make_searchable(model, space, target)
         chosen, rng = np.array([1]), np.random.default_rng(0)
-        row = size_fit.measure_one(search, chosen, vela.System(target.accelerator), rng)
+        row = measuring.measure_one(search, chosen, vela.System(target.accelerator), rng)
         assert row.predicted(only_weights) == pytest.approx(row.weight_bytes, rel=0.05)
 
 
@@ -140,3 +140,26 @@ class TestFitSizeModel:
 
     def test_the_former_name_still_serves(self):
         assert udc_tf.export.calibrate is udc_tf.export.fit_size_model
+
+    def test_memory_is_what_vela_plans_where_it_has_to_save(self):
+        """Vela buffers the weights behind 32 channels, which triples what they take, but need not.
+
+        A search that took them for too large would train without them and then get them.
+        """
+        keras.utils.set_random_seed(0)
+        x = inputs = keras.Input((14, 14, 1))
+        for number, strides in enumerate((1, 2)):
+            x = kl.Conv2D(48, 3, strides, padding="same", use_bias=False, name=f"conv{number}")(x)
+            x = kl.ReLU()(kl.BatchNormalization()(x))
+        model = keras.Model(inputs, kl.Dense(10, name="head")(kl.GlobalAveragePooling2D()(x)))
+        space = udc_tf.SearchSpace(widths=(1 / 3, 2 / 3, 1.0), bits=(8,), sparsities=(1.0,))
+        targets = [udc_tf.Flash("256KiB"), udc_tf.Sram("10KiB")]
+        fitted = udc_tf.export.fit_size_model(model, space, targets, configurations=1)
+        search = udc_tf.make_searchable(model, space, fitted)
+        search.set_out()
+        (first, *_), (_, memory) = search.probabilities().values(), search.problem.bound
+        assert max(first, key=first.get) == pytest.approx(2 / 3)
+        likely = search.state.log_probabilities().numpy().argmax(axis=1)
+        saving = vela.System("ethos-u55-128", sram_limit=10_240)
+        found = measuring.measure_one(search, likely, saving, np.random.default_rng(0))
+        assert trials.predicted(memory, likely) == pytest.approx(found.sram_bytes, rel=0.03)

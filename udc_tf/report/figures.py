@@ -27,7 +27,7 @@ def budget_figure(sizes: Mapping[str, float], budget: float | None) -> Figure:
     # The last bar is the file that goes into flash.
     colours = [PALE] * (len(values) - 1) + [BLUE]
     axes.barh(names, values, color=colours, height=0.62)
-    _label(axes, values, [f"{v:,.1f} KiB" for v in values], (budget or 0) / 1024)
+    _label(axes, values.tolist(), [f"{v:,.1f} KiB" for v in values], (budget or 0) / 1024)
     if budget is not None:
         axes.axvline(budget / 1024, color=ORANGE, linewidth=1.6)
         axes.set_title(f"budget {budget / 1024:,.1f} KiB", color=ORANGE)
