@@ -108,7 +108,7 @@ def to_int8(
         step.kernel = folding.within_int32(step.weights, *scales)
         if step.kind == "FULLY_CONNECTED":
             step.kernel = dense_scale.settle(step.weights, *scales)
-    distinct_kernels.keep_apart(network.kernels)
+    distinct_kernels.keep_apart(network.kernels, quantizations)
     bias_rounding.round_biases(network, quantizations, samples)
     content = tflite_writer.write(network, quantizations)
     exact = Int8Model(content, network, tuple(quantizations), shifts)
