@@ -21,19 +21,17 @@ from udc_tf.cost.priced_network import Decision, Plan
 from udc_tf.export import tflm_check, vela
 from udc_tf.export.errors import ExportError
 from udc_tf.export.int8 import to_int8
-from udc_tf.export.measuring import make_bell_shaped
+from udc_tf.export.measuring import make_bell_shaped, make_ranges_differ
 from udc_tf.finetune.preparation import reinitialize
 from udc_tf.graph.channel_groups import ChannelGroups
 from udc_tf.graph.conversion import safe_name
 from udc_tf.graph.trace import Graph, trace
 from udc_tf.graph.verdicts import Check, Row, Verdict, rows_of
-from udc_tf.layers.inventory import activation_quantizers
 from udc_tf.search.plan import plan_search
 from udc_tf.search.space import SearchSpace
 
 # Of the networks that are asked about, whose operators do not depend on them.
 _BITS = 8
-_LARGEST = 4.0  # value of a tensor
 
 
 @contextlib.contextmanager
@@ -261,11 +259,7 @@ def _make_ordinary(network: keras.Model, rng: np.random.Generator) -> None:
     """Weights and ranges such as training leaves: zeros, say, would be refused for themselves."""
     reinitialize(network)
     make_bell_shaped(network, rng)
-    for quantizer in activation_quantizers(network):
-        if quantizer.fixed_range is None:
-            # All different, as training leaves them: Vela stores but once what is alike.
-            low, high = rng.uniform(_LARGEST / 2, _LARGEST, 2)
-            quantizer.set_range(-low, high)
+    make_ranges_differ(network, rng)
 
 
 # What makes no other operator.

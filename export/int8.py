@@ -19,6 +19,7 @@ from udc_tf.export import (
     product_scale,
     ranges,
     simulation,
+    split_operators,
     table_scale,
     tflite_file,
     tflite_writer,
@@ -101,6 +102,7 @@ def to_int8(
     if calibration is not None:
         samples = ranges.take_samples(calibration, network, getattr(model, "input", None))
     network, quantizations = ranges.quantize_values(network, samples)
+    network, quantizations = split_operators.split(network, quantizations)
     product_scale.settle(network, quantizations)
     table_scale.settle(network, quantizations)
     for step in network.kernels:
@@ -108,7 +110,7 @@ def to_int8(
         step.kernel = folding.within_int32(step.weights, *scales)
         if step.kind == "FULLY_CONNECTED":
             step.kernel = dense_scale.settle(step.weights, *scales)
-    distinct_kernels.keep_apart(network.kernels)
+    distinct_kernels.keep_apart(network.kernels, quantizations)
     bias_rounding.round_biases(network, quantizations, samples)
     content = tflite_writer.write(network, quantizations)
     exact = Int8Model(content, network, tuple(quantizations), shifts)

@@ -13,8 +13,11 @@ from udc_tf.export import size_truth, vela
 from udc_tf.export.device_fit import step_cycles
 from udc_tf.export.int8 import Int8Model, to_int8
 from udc_tf.export.size_coefficients import Measurement, features_of
+from udc_tf.layers.inventory import activation_quantizers
 from udc_tf.search.extract import architecture_of
 from udc_tf.search.model import SearchModel
+
+_LARGEST = 4.0  # value of a tensor
 
 
 def measure_one(
@@ -23,19 +26,27 @@ def measure_one(
     system: vela.System,
     rng: np.random.Generator,
     allow_cpu: bool = False,
+    any_ranges: bool = False,
 ) -> Measurement:
-    """Compiles one configuration, with weights such as training leaves them."""
-    return compiled_measurement(
-        search, chosen, trial_network(search, chosen, rng), system, allow_cpu
-    )
+    """Compiles one configuration, with weights such as training leaves them.
+
+    Args:
+        any_ranges: of activations, too: the most that commands and tables may come to.
+    """
+    exact = trial_network(search, chosen, rng, any_ranges)
+    return compiled_measurement(search, chosen, exact, system, allow_cpu)
 
 
-def trial_network(search: SearchModel, chosen: np.ndarray, rng: np.random.Generator) -> Int8Model:
+def trial_network(
+    search: SearchModel, chosen: np.ndarray, rng: np.random.Generator, any_ranges: bool = False
+) -> Int8Model:
     """The int8 network of a configuration, with weights such as training leaves them."""
     compact = architecture_of(search, chosen).build()
     make_bell_shaped(compact, rng)
+    if any_ranges:
+        make_ranges_differ(compact, rng)
     inputs = keras.tree.flatten(compact.input)
-    # Ranges do not matter to the size: a sample of noise gives some.
+    # Ranges hardly matter to the size: a sample of noise gives some.
     noise = [rng.normal(size=(1, *x.shape[1:])).astype(np.float32) for x in inputs]
     return to_int8(compact, noise)
 
@@ -84,3 +95,14 @@ def make_bell_shaped(compact: keras.Model, rng: np.random.Generator) -> None:
             layer.fit_range()
         elif isinstance(layer, keras.layers.PReLU):  # slopes that are all alike would take nothing
             layer.alpha.assign(rng.uniform(0.0, 0.5, size=layer.alpha.shape))
+
+
+def make_ranges_differ(compact: keras.Model, rng: np.random.Generator) -> None:
+    """Gives activations ranges that are all different, as training may leave them.
+
+    Vela stores but once what is alike, and does not repeat what a command finds as it was.
+    """
+    for quantizer in activation_quantizers(compact):
+        if quantizer.fixed_range is None:
+            low, high = rng.uniform(_LARGEST / 2, _LARGEST, 2)
+            quantizer.set_range(-low, high)

@@ -17,7 +17,6 @@ from udc_tf.export.integer_network import (
     IntegerNetwork,
     Quantization,
     Step,
-    bias_scales,
 )
 from udc_tf.quantize import rounding
 
@@ -77,17 +76,25 @@ def scaled_twice(
     Any other step's result stays.
     """
     output = float(quantizations[step.output].scale)
+    units: np.ndarray | float
     fractions: np.ndarray | float
     if step.kernel is not None:
-        fractions = rounding.first_roundings(bias_scales(step, quantizations), output)
+        source = float(quantizations[step.inputs[0]].scale)
+        # In doubles: the file's scales are floats, but a runtime multiplies them as doubles.
+        units = source * np.asarray(step.weights.scales, np.float32).astype(np.float64)
+        fractions = rounding.first_roundings(units, output)
     elif step.kind == "MEAN":
         source = float(quantizations[step.inputs[0]].scale)
         shape = network.values[step.inputs[0]].shape
         count = math.prod(shape[axis] for axis in step.options["axes"])
+        units = source / count
         fractions = rounding.first_rounding_of_mean(source, output, count)
     else:
         return result
-    return rounding.round_twice(result / output, fractions) * output
+    # Inputs are whole steps, and the file's bias is whole units: so are accumulators.
+    accumulators = tf.round(tf.cast(result, tf.float64) / units)
+    steps = rounding.round_twice(accumulators * (units / output), fractions)
+    return tf.cast(steps, tf.float32) * output
 
 
 def fake_quantize(tensor: tf.Tensor, quantization: Quantization | None) -> tf.Tensor:

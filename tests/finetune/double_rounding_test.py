@@ -85,6 +85,27 @@ def test_finetuned_network_computes_what_tflm_does(bits):
     np.testing.assert_array_equal(_differences(tiny, unseen), twice)
 
 
+def test_what_scales_channels_on_its_own_rounds_as_tflm_does():
+    """Batch norms in front of kernels, as in ResNet V2, and sums and products with numbers."""
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((8, 8, 3))
+    x = keras.layers.Rescaling(0.7, offset=0.1, name="given")(inputs)
+    x = keras.layers.Conv2D(12, 3, padding="same")(x)
+    for n in range(2):
+        y = keras.layers.ReLU()(keras.layers.BatchNormalization(name=f"before{n}")(x))
+        x = keras.layers.Add()([x, keras.layers.Conv2D(12, 3, padding="same")(y)])
+    x = keras.layers.BatchNormalization(name="behind")(x) * 1.3 + 0.2
+    x = keras.layers.Dense(4, name="head")(keras.layers.GlobalAveragePooling2D()(x))
+    tiny = _finetune(udc_tf.compact(keras.Model(inputs, x), bits=8), 0, 1, 1)
+    once = {q.name for q in activation_quantizers(tiny) if not q.rounds_twice}
+    assert all(name.startswith(("input", "add_quantizer", "add_")) for name in once), once
+    unseen = np.random.default_rng(1).normal(size=(64, 8, 8, 3)).astype("float32")
+    assert np.mean(_differences(tiny, unseen) == 0) > 0.98
+    exact = to_int8(tiny)
+    found = tflm_check.run(exact.content, exact.quantize_inputs([unseen]))[0]
+    assert np.mean(exact.reference([unseen])[0] == found) > 0.98
+
+
 def test_only_ranges_of_one_kernel_round_twice():
     tiny = _finetune(_network(2, joined=True), 0, 1, 1)
     twice = {q.name for q in activation_quantizers(tiny) if q.rounds_twice}

@@ -7,16 +7,20 @@ output step. With 8-bit weights that is nothing; with few bits the shift is two 
 eighth value is a tie of the second rounding, and a deep network that rounds once computes something
 else. So at the end of finetuning each range learns the fractions of the kernel before it, and the
 unit of its accumulators: results are whole numbers of those, once biases are (`whole_biases`), and
-are taken as such. A mean over all positions is rounded in the same way.
+are taken as such. A mean over all positions is rounded in the same way, and so is what scales
+channels on its own: a batch norm in front of its kernel is a convolution with one weight of 8 bits
+per channel.
 """
 
 import keras
 import numpy as np
 
-from udc_tf.graph.folds import Fold, Mean, folds, means
+from udc_tf.graph.folds import Fold, Mean, Scaling, folds, means, scalings
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
 from udc_tf.layers.compact_kernels import CompactKernel
 from udc_tf.quantize.rounding import first_rounding_of_mean, first_roundings
+
+_LARGEST_CODE = 127  # the weight of a channel that is only scaled
 
 
 def match_double_rounding(network: keras.Model) -> int:
@@ -33,12 +37,13 @@ def match_double_rounding(network: keras.Model) -> int:
         around = _rounding(fold)
         if around is None or not isinstance(fold.kernel, CompactKernel):
             continue
-        source, target = around
-        scales = (source.scale, _steps(fold, fold.kernel), target.scale)
-        # float32 in the file, then doubles
-        of_input, of_weights, of_output = (np.asarray(s, np.float32).astype(float) for s in scales)
-        units = _alive(of_input * of_weights / of_output)
-        target.round_as_integers(units, first_roundings(units, 1.0))
+        _match(*around, _steps(fold, fold.kernel))
+        count += 1
+    for scaling in scalings(network):
+        around = _rounding(scaling)
+        if around is None:
+            continue
+        _match(*around, np.abs(scaling.factors()) / _LARGEST_CODE)
         count += 1
     for mean in means(network):
         around = _rounding(mean)
@@ -52,7 +57,20 @@ def match_double_rounding(network: keras.Model) -> int:
     return count
 
 
-def _rounding(between: Fold | Mean) -> tuple[ActivationQuantizer, ActivationQuantizer] | None:
+def _match(
+    source: ActivationQuantizer, target: ActivationQuantizer, steps: float | np.ndarray
+) -> None:
+    """Lets `target` round accumulators of what `source` rounds times weights of these steps."""
+    scales = (source.scale, steps, target.scale)
+    # float32 in the file, then doubles
+    of_input, of_weights, of_output = (np.asarray(s, np.float32).astype(float) for s in scales)
+    units = _alive(of_input * of_weights / of_output)
+    target.round_as_integers(units, first_roundings(units, 1.0))
+
+
+def _rounding(
+    between: Fold | Mean | Scaling,
+) -> tuple[ActivationQuantizer, ActivationQuantizer] | None:
     """The quantizers of inputs and outputs, if both round and the second can do so twice."""
     source, target = between.input_quantizer, between.output_quantizer
     if source is None or target is None or target.fractions is None or not between.whole_inputs:

@@ -74,18 +74,43 @@ def means(network: keras.Model) -> list[Mean]:
     return list(_found(network)[1])
 
 
+@dataclasses.dataclass(frozen=True)
+class Scaling:
+    """A call that scales and shifts channels on its own: a batch norm that folds into no kernel,
+    a rescaling, a product or sum with a number. It is rounded before and after, and nothing else.
+    """
+
+    node: Node
+    input_quantizer: ActivationQuantizer
+    output_quantizer: ActivationQuantizer
+    whole_inputs: bool = True
+
+    def factors(self) -> np.ndarray:
+        """What channels are multiplied with, as the layer is now."""
+        return Affine.of_node(self.node).factor
+
+
+def scalings(network: keras.Model) -> list[Scaling]:
+    """The calls of a functional model that scale channels and fold into nothing."""
+    return list(_found(network)[2])
+
+
 # By network, while it lives: finetuning and export ask again and again, and to trace a network
 # copies it.
-_FOUND: weakref.WeakKeyDictionary[keras.Model, tuple[list[Fold], list[Mean]]] = (
+_FOUND: weakref.WeakKeyDictionary[keras.Model, tuple[list[Fold], list[Mean], list[Scaling]]] = (
     weakref.WeakKeyDictionary()
 )
 
 
-def _found(network: keras.Model) -> tuple[list[Fold], list[Mean]]:
+def _found(network: keras.Model) -> tuple[list[Fold], list[Mean], list[Scaling]]:
     """What follows from how the layers are connected, which nothing changes later."""
     if network not in _FOUND:
         graph = trace(network)  # of copies of the layers, by the same names
-        _FOUND[network] = _folds(network, graph), _means(network, graph)
+        _FOUND[network] = (
+            _folds(network, graph),
+            _means(network, graph),
+            _scalings(network, graph),
+        )
     return _FOUND[network]
 
 
@@ -137,6 +162,31 @@ def _means(network: keras.Model, graph: Graph) -> list[Mean]:
         if None not in shape[1:-1] and names.count(target.name) == 1:
             positions = math.prod(size or 0 for size in shape[1:-1])
             found.append(Mean(positions, source, target, whole))
+    return found
+
+
+def _scalings(network: keras.Model, graph: Graph) -> list[Scaling]:
+    uses = Uses.of(graph)
+    layers = {layer.name: layer for layer in network.layers}
+    names = [node.name for node in graph.nodes]
+    folded: set[int] = set()
+    found = []
+    for node in graph.nodes:
+        following = absorbed(node, uses)
+        folded |= {id(other) for other in following}
+        if rule_of_node(node).affine is None or id(node) in folded:
+            continue
+        if isinstance(node.layer, keras.layers.Layer):  # else it has nothing that training moves
+            if node.name not in layers:
+                continue
+            node = dataclasses.replace(node, layer=layers[node.name])
+        origin, whole = _origin(graph, node.inputs[0])
+        target = uses.sole_consumer([node, *following][-1].output)
+        source, goal = (None if n is None else layers.get(n.name) for n in (origin, target))
+        if not isinstance(source, ActivationQuantizer) or not isinstance(goal, ActivationQuantizer):
+            continue
+        if names.count(goal.name) == 1:
+            found.append(Scaling(node, source, goal, whole))
     return found
 
 
