@@ -14,7 +14,7 @@ from udc_tf.compress.compress_settings import CompressSettings
 from udc_tf.compress.compressor import Compressor, _Fitted
 from udc_tf.compress.integer_program import Choice
 from udc_tf.compress.output_divergence import Divergence
-from udc_tf.compress.output_matching import match_outputs
+from udc_tf.compress.output_matching import match_outputs, steps_for
 from udc_tf.export.trial_compile import CompiledSizes
 from udc_tf.layers.inventory import kernel_layers
 from udc_tf.search.make import problem_of
@@ -114,3 +114,10 @@ def test_a_network_without_biases_has_nothing_but_codes_to_move():
     x, divergence = networks.normal(6, count=64), Divergence(model)
     assert not match_outputs(tiny, original, [x], divergence, steps=10, codes=False)
     match_outputs(tiny, original, [x], divergence, steps=2)
+
+
+def test_a_network_of_fewer_multiplications_gets_more_steps(original):
+    x = keras.Input((32, 32, 3))
+    y = kl.Conv2D(64, 3)(kl.Conv2D(64, 3, padding="same")(x))
+    large = keras.Model(x, kl.Dense(4)(kl.GlobalAveragePooling2D()(y)))
+    assert 500 <= steps_for(udc_tf.compact(large, bits=32)) < steps_for(original) <= 3000

@@ -27,7 +27,7 @@ from udc_tf.compress.kept_compression import (
     with_facts,
 )
 from udc_tf.compress.output_divergence import Divergence
-from udc_tf.compress.output_matching import match_outputs
+from udc_tf.compress.output_matching import match_outputs, steps_for
 from udc_tf.compress.prices import Prices, option_numbers
 from udc_tf.compress.sensitivity import Sensitivities
 from udc_tf.compress.storage_options import Option, options_of
@@ -68,6 +68,7 @@ class Compressor:
         workdir: where sensitivities are kept, if anywhere.
         until: after that, no further effects are measured (`time.monotonic`).
         begun: processor time at the beginning.
+        are_logits: whether outputs without a softmax are logits of classes.
     """
 
     def __init__(
@@ -82,6 +83,8 @@ class Compressor:
         workdir: str | os.PathLike | None,
         until: float | None,
         begun: float,
+        *,
+        are_logits: bool = False,
     ):
         self._model, self._graph = model, problem.compactable
         self._settings, self._seed = settings, seed
@@ -95,9 +98,9 @@ class Compressor:
         self._original = self._built({})
         most = Walk(self._original, self._original).most_examples()
         self._inputs = [x[:most] for x in inputs]
-        self._classes = None if classes is None else classes[:most]
+        self._classes, self._are_logits = None if classes is None else classes[:most], are_logits
         self._options = options_of(problem.plan)
-        self._divergence = Divergence(self._original, are_logits=classes is not None)
+        self._divergence = Divergence(self._original, are_logits=are_logits)
         self._kept: Sensitivities | None = None
         self._trials = Trials(self._options, self._built, self._inputs)
         self._wanted = self._outputs(self._original)
@@ -189,6 +192,7 @@ class Compressor:
                     {n: [dataclasses.asdict(o) for o in row] for n, row in self._options.items()},
                     dataclasses.asdict(self._settings),
                     self._seed,
+                    self._are_logits,
                     self._classes is not None,
                     targets,
                 ],
@@ -277,13 +281,14 @@ class Compressor:
         stay, and all else is moved.
         """
         network, before = found.network, found.network.get_weights()
-        for codes in (True, False) if self._settings.steps else ():
+        steps = steps_for(network) if self._settings.steps is None else self._settings.steps
+        for codes in (True, False) if steps else ():
             nearer = match_outputs(
                 network,
                 self._original,
                 self._inputs,
                 self._divergence,
-                steps=self._settings.steps,
+                steps=steps,
                 codes=codes,
                 seed=self._seed,
                 until=self._until,
