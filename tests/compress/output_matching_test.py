@@ -1,5 +1,6 @@
 """Outputs of the whole network: nearer to the original's, or the network as it was."""
 
+import sys
 import time
 
 import keras
@@ -14,7 +15,7 @@ from udc_tf.compress.compress_settings import CompressSettings
 from udc_tf.compress.compressor import Compressor, _Fitted
 from udc_tf.compress.integer_program import Choice
 from udc_tf.compress.output_divergence import Divergence
-from udc_tf.compress.output_matching import match_outputs, steps_for
+from udc_tf.compress.output_matching import match_outputs, move_inward, steps_for
 from udc_tf.export.trial_compile import CompiledSizes
 from udc_tf.layers.inventory import kernel_layers
 from udc_tf.search.make import problem_of
@@ -101,8 +102,9 @@ def test_codes_that_would_break_the_budget_are_not_taken(model, examples, monkey
         return CompiledSizes(sizes[-1], 0, 0, {})
 
     monkeypatch.setattr(Trials, "_sizes", compiled)
+    monkeypatch.setattr(sys.modules[Compressor.__module__], "_TRIMS", 1)
     found = compressor._matched(problem, _Fitted(tiny, Choice((), 0.0, 0.0), 5_000))
-    assert sizes == [6_001, 5_000]
+    assert sizes == [6_001, 6_001, 5_000]
     assert found.flash_bytes == 5_000
     assert any(not np.array_equal(*pair) for pair in zip(before, tiny.get_weights(), strict=True))
 
@@ -121,3 +123,17 @@ def test_a_network_of_fewer_multiplications_gets_more_steps(original):
     y = kl.Conv2D(64, 3)(kl.Conv2D(64, 3, padding="same")(x))
     large = keras.Model(x, kl.Dense(4)(kl.GlobalAveragePooling2D()(y)))
     assert 500 <= steps_for(udc_tf.compact(large, bits=32)) < steps_for(original) <= 3000
+
+
+@pytest.mark.parametrize("nonzeros", [1.0, 0.5])
+def test_some_weights_move_to_the_next_smaller_code(model, nonzeros):
+    tiny = udc_tf.compact(model, bits=4, nonzeros=nonzeros)
+    before = [np.abs(codes.astype(int)) for codes in _codes(tiny)]
+    zeros = [layer.mask.numpy() == 0 for layer in kernel_layers(tiny)]
+    move_inward(tiny, 0.1)
+    for old, codes, zero in zip(before, _codes(tiny), zeros, strict=True):
+        moved = old - np.abs(codes.astype(int))
+        assert set(np.unique(moved)) == {0, 1}
+        assert moved.sum() == -(-moved.size // 10)
+        if nonzeros < 1:
+            np.testing.assert_array_equal(codes == 0, zero)

@@ -27,7 +27,7 @@ from udc_tf.compress.kept_compression import (
     with_facts,
 )
 from udc_tf.compress.output_divergence import Divergence
-from udc_tf.compress.output_matching import match_outputs, steps_for
+from udc_tf.compress.output_matching import match_outputs, move_inward, steps_for
 from udc_tf.compress.prices import Prices, option_numbers
 from udc_tf.compress.sensitivity import Sensitivities
 from udc_tf.compress.storage_options import Option, options_of
@@ -44,6 +44,7 @@ from udc_tf.search.repair import Budget
 _ROUNDS = 6
 _ENOUGH = 0.985  # of the budget: what a further round would hardly improve
 _FISHER_EXAMPLES = 128
+_TRIMS, _TRIMMED = 5, 0.01  # so often, that share of the weights moves to the next smaller code
 _BATCH = 64
 
 
@@ -277,35 +278,41 @@ class Compressor:
     def _matched(self, problem: SearchProblem, found: _Fitted) -> _Fitted:
         """The network with its outputs nearer to the original's, if it is still inside.
 
-        Codes that change may take more bytes, or more than the examples can tell. Then the codes
-        stay, and all else is moved.
+        Codes that change may take more bytes. Then those that are nearly the next smaller ones
+        become these; if that does not help, the codes stay, and all else is moved.
         """
         network, before = found.network, found.network.get_weights()
         steps = steps_for(network) if self._settings.steps is None else self._settings.steps
         for codes in (True, False) if steps else ():
-            nearer = match_outputs(
-                network,
-                self._original,
-                self._inputs,
-                self._divergence,
-                steps=steps,
-                codes=codes,
-                seed=self._seed,
-                until=self._until,
-                progress=self._progress,
-            )
-            if not nearer:
+            if not self._match(network, steps, codes):
                 continue
-            make_biases_whole(network)
-            match_double_rounding(network)
-            trial = self._trials.of(problem, network)
-            if trial is None:
-                return found
-            self._progress.say(f"compress: with matched outputs, {trial.describe()}")
-            if trial.holds:
-                return dataclasses.replace(found, flash_bytes=trial.flash_bytes)
+            for number in range(_TRIMS + 1 if codes else 1):
+                if number:
+                    move_inward(network, _TRIMMED)
+                    self._match(network, -(-steps // 10), codes=False)
+                make_biases_whole(network)
+                match_double_rounding(network)
+                trial = self._trials.of(problem, network)
+                if trial is None:
+                    return found
+                self._progress.say(f"compress: with matched outputs, {trial.describe()}")
+                if trial.holds:
+                    return dataclasses.replace(found, flash_bytes=trial.flash_bytes)
             network.set_weights(before)
         return found
+
+    def _match(self, network: keras.Model, steps: int, codes: bool) -> bool:
+        return match_outputs(
+            network,
+            self._original,
+            self._inputs,
+            self._divergence,
+            steps=steps,
+            codes=codes,
+            seed=self._seed,
+            until=self._until,
+            progress=self._progress,
+        )
 
     def _chosen(self, choice: Choice) -> dict[str, Option]:
         rows = zip(self._options.items(), choice.options, strict=True)

@@ -36,6 +36,25 @@ _WORK = 12e9  # multiplications of inferences: one for each step
 _FEWEST, _MOST = 500, 3000
 
 
+def move_inward(network: keras.Model, share: float) -> None:
+    """Moves a share of each kernel's weights, those nearest to it, to the next smaller code.
+
+    Smaller codes take fewer bytes. The smallest of a pruned kernel stay.
+    """
+    for kernel in kernel_layers(network):
+        stored, theta = kernel.integer_kernel(), keras.ops.convert_to_numpy(kernel.theta).copy()
+        codes = np.abs(stored.codes.astype(np.float32))
+        if kernel.deployed_bits == 1 or not codes.any():
+            continue
+        smallest = 0 if kernel.mask.numpy().all() else codes[codes > 0].min()
+        distance = np.abs(theta) / stored.step - codes
+        distance = np.where(codes > smallest, distance, np.inf)
+        count = min(int(np.ceil(share * theta.size)), int(np.isfinite(distance).sum()))
+        moved = np.argsort(distance, axis=None)[:count]
+        np.put(theta, moved, (np.sign(theta) * (codes - 1) * stored.step).ravel()[moved])
+        kernel.theta.assign(theta)
+
+
 def steps_for(network: keras.Model) -> int:
     """Steps that take about as long for one network as for another: more for a small one."""
     multiplications = 0
