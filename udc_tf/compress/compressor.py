@@ -27,7 +27,7 @@ from udc_tf.compress.kept_compression import (
     with_facts,
 )
 from udc_tf.compress.output_divergence import Divergence
-from udc_tf.compress.output_matching import match_outputs, move_inward, steps_for
+from udc_tf.compress.output_matching import give_back, match_outputs, steps_for
 from udc_tf.compress.prices import Prices, option_numbers
 from udc_tf.compress.sensitivity import Sensitivities
 from udc_tf.compress.storage_options import Option, options_of
@@ -37,6 +37,7 @@ from udc_tf.files import DamagedFileError, read_json, replaced_atomically
 from udc_tf.finetune.double_rounding import match_double_rounding
 from udc_tf.finetune.whole_biases import make_biases_whole
 from udc_tf.graph.conversion import keep_output_names, layer_weights, safe_name
+from udc_tf.layers.inventory import kernel_layers
 from udc_tf.search.extract import describe_choice
 from udc_tf.search.problem import SearchProblem
 from udc_tf.search.repair import Budget
@@ -44,7 +45,8 @@ from udc_tf.search.repair import Budget
 _ROUNDS = 6
 _ENOUGH = 0.985  # of the budget: what a further round would hardly improve
 _FISHER_EXAMPLES = 128
-_TRIMS, _TRIMMED = 5, 0.01  # so often, that share of the weights moves to the next smaller code
+_GIVEN_BACK = (0.3, 0.6)  # of the codes that matching changed, where they take too many bytes
+_ROOM = 0.006  # of a flash budget, that is left for what matching adds
 _BATCH = 64
 
 
@@ -233,7 +235,10 @@ class Compressor:
     def _within(
         self, problem: SearchProblem, prices: list[Prices], sensitivities: Sensitivities
     ) -> tuple[_Fitted, int]:
+        room = 0.0 if self._settings.steps == 0 else _ROOM
+        prices = [p.with_room(room) if p.is_flash else p for p in prices]
         best: _Fitted | None = None
+        roomy = False
         tried: set[tuple[int, ...]] = set()
         said = ""
         for number in range(_ROUNDS):
@@ -251,9 +256,13 @@ class Compressor:
                 break
             said = trial.describe()
             self._progress.say(f"compress: compiled, {said}")
-            if trial.holds and (best is None or choice.harm < best.choice.harm):
-                best = _Fitted(network, choice, trial.flash_bytes)
-            if trial.holds and trial.use >= _ENOUGH:
+            within = trial.flash_bytes is None or trial.use <= 1 - room / 2
+            has_room = trial.holds and within
+            if trial.holds and (
+                best is None or (has_room, -choice.harm) > (roomy, -best.choice.harm)
+            ):
+                best, roomy = _Fitted(network, choice, trial.flash_bytes), has_room
+            if has_room and trial.use >= _ENOUGH:
                 break
             prices = self._trials.corrected(prices, choice, trial)
         if best is None:
@@ -278,17 +287,17 @@ class Compressor:
     def _matched(self, problem: SearchProblem, found: _Fitted) -> _Fitted:
         """The network with its outputs nearer to the original's, if it is still inside.
 
-        Codes that change may take more bytes. Then those that are nearly the next smaller ones
-        become these; if that does not help, the codes stay, and all else is moved.
+        Codes that change may take more bytes. Then some are what they were, or at last all.
         """
         network, before = found.network, found.network.get_weights()
+        kernels = [kernel.theta.numpy() for kernel in kernel_layers(network)]
         steps = steps_for(network) if self._settings.steps is None else self._settings.steps
         for codes in (True, False) if steps else ():
             if not self._match(network, steps, codes):
                 continue
-            for number in range(_TRIMS + 1 if codes else 1):
-                if number:
-                    move_inward(network, _TRIMMED)
+            for share in (0.0, *_GIVEN_BACK) if codes else (0.0,):
+                if share:
+                    give_back(network, kernels, share)
                     self._match(network, -(-steps // 10), codes=False)
                 make_biases_whole(network)
                 match_double_rounding(network)

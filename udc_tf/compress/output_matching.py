@@ -36,22 +36,23 @@ _WORK = 12e9  # multiplications of inferences: one for each step
 _FEWEST, _MOST = 500, 3000
 
 
-def move_inward(network: keras.Model, share: float) -> None:
-    """Moves a share of each kernel's weights, those nearest to it, to the next smaller code.
+def give_back(network: keras.Model, before: Sequence[np.ndarray], share: float) -> None:
+    """Gives a share of the weights whose codes have changed the codes that they had.
 
-    Smaller codes take fewer bytes. The smallest of a pruned kernel stay.
+    Those come first that are nearest to what they were. Weights that were or are zero by the mask
+    stay.
+
+    Args:
+        before: theta of each kernel, as `kernel_layers` orders them.
+        share: of the changed weights of each kernel.
     """
-    for kernel in kernel_layers(network):
-        stored, theta = kernel.integer_kernel(), keras.ops.convert_to_numpy(kernel.theta).copy()
-        codes = np.abs(stored.codes.astype(np.float32))
-        if kernel.deployed_bits == 1 or not codes.any():
-            continue
-        smallest = 0 if kernel.mask.numpy().all() else codes[codes > 0].min()
-        distance = np.abs(theta) / stored.step - codes
-        distance = np.where(codes > smallest, distance, np.inf)
-        count = min(int(np.ceil(share * theta.size)), int(np.isfinite(distance).sum()))
-        moved = np.argsort(distance, axis=None)[:count]
-        np.put(theta, moved, (np.sign(theta) * (codes - 1) * stored.step).ravel()[moved])
+    for kernel, old in zip(kernel_layers(network), before, strict=True):
+        theta, codes = kernel.theta.numpy(), kernel.integer_kernel().codes
+        kernel.theta.assign(old)
+        changed = (kernel.integer_kernel().codes != codes) & (codes != 0) & (old != 0)
+        distance = np.where(changed, np.abs(theta - old), np.inf)
+        nearest = np.argsort(distance, axis=None)[: round(share * int(changed.sum()))]
+        np.put(theta, nearest, old.ravel()[nearest])
         kernel.theta.assign(theta)
 
 
