@@ -272,7 +272,7 @@ def _verdict(share: float, whole: float, compress: float, uniform: float | None)
     allowed = next((points for least, points in _ALLOWED if share >= least), None)
     missed = []
     if allowed is not None and whole - compress > allowed:
-        missed.append(f"{whole - compress:.1f} below float, not {allowed}")
+        missed.append(f"{whole - compress:.2f} below float, not {allowed}")
     lost = 0.0 if uniform is None else whole - uniform
     if lost >= _NOTICED and whole - compress > lost / 2:
         missed.append("not half of uniform's loss")
