@@ -56,8 +56,8 @@ examples. Target: within 1 point of float from 55% of the int8 file on, within 3
 where uniform loses half a point or more, at most half of that. `python -m benchmarks.compress`
 
 """
-_STEPS = "400 steps/"
-_EARLIER = "\nWith 400 steps of matching, where there is no row with 1,000 yet:\n\n"
+_OLDER = "earlier/"
+_EARLIER = "\nWith earlier matching, 400 or 1,000 steps, where there is no row of today's:\n\n"
 
 
 def accuracy(model: keras.Model, part: tuple[np.ndarray, np.ndarray]) -> float:
@@ -222,7 +222,7 @@ def _is_finetuned(budget: str) -> bool:
 def report(rows: dict[str, Row]) -> str:
     """One line per network and budget, with the targets; then times; then what each part adds."""
     text = _ABOUT + _table(rows)
-    earlier = {k.removeprefix(_STEPS): row for k, row in rows.items() if k.startswith(_STEPS)}
+    earlier = {k.removeprefix(_OLDER): row for k, row in rows.items() if k.startswith(_OLDER)}
     earlier = {k: row for k, row in earlier.items() if k not in rows}
     if earlier:
         known = {k: row for k, row in rows.items() if "/compress/" not in k}
@@ -272,7 +272,7 @@ def _verdict(share: float, whole: float, compress: float, uniform: float | None)
     allowed = next((points for least, points in _ALLOWED if share >= least), None)
     missed = []
     if allowed is not None and whole - compress > allowed:
-        missed.append(f"{whole - compress:.1f} below float, not {allowed}")
+        missed.append(f"{whole - compress:.2f} below float, not {allowed}")
     lost = 0.0 if uniform is None else whole - uniform
     if lost >= _NOTICED and whole - compress > lost / 2:
         missed.append("not half of uniform's loss")

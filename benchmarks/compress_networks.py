@@ -56,7 +56,7 @@ class Case:
                 verbose=2,
             )
             model.save(path)
-        return keras.models.load_model(path, compile=False)
+        return keras.models.load_model(path)  # its loss says that the outputs are logits
 
 
 @functools.cache

@@ -12,7 +12,7 @@ import udc_tf
 from tests.support import networks
 from tests.support.eager import run_eagerly
 from udc_tf.compress.compress_settings import CompressSettings
-from udc_tf.compress.examples import checked_labels, trained_model
+from udc_tf.compress.examples import checked_labels, gives_logits, trained_model
 from udc_tf.export import run
 from udc_tf.finetune.statistics import without_dropout
 from udc_tf.layers.inventory import activation_quantizers, kernel_layers
@@ -288,3 +288,11 @@ def test_reads_saved_models(model, ending, tmp_path):
     model.save(path)
     x = networks.images(model)
     np.testing.assert_allclose(trained_model(path)(x), model(x), atol=1e-5)
+
+
+@pytest.mark.parametrize("from_logits", [True, False])
+def test_the_loss_in_a_file_says_whether_outputs_are_logits(tmp_path, from_logits):
+    model = keras.Sequential([keras.Input((4,)), kl.Dense(3, bias_initializer="ones")])
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits))
+    model.save(tmp_path / "model.keras")
+    assert gives_logits(trained_model(tmp_path / "model.keras")) == from_logits

@@ -14,7 +14,7 @@ from udc_tf.compress.compress_settings import CompressSettings
 from udc_tf.compress.compressor import Compressor, _Fitted
 from udc_tf.compress.integer_program import Choice
 from udc_tf.compress.output_divergence import Divergence
-from udc_tf.compress.output_matching import match_outputs
+from udc_tf.compress.output_matching import give_back, match_outputs, steps_for
 from udc_tf.export.trial_compile import CompiledSizes
 from udc_tf.layers.inventory import kernel_layers
 from udc_tf.search.make import problem_of
@@ -102,7 +102,7 @@ def test_codes_that_would_break_the_budget_are_not_taken(model, examples, monkey
 
     monkeypatch.setattr(Trials, "_sizes", compiled)
     found = compressor._matched(problem, _Fitted(tiny, Choice((), 0.0, 0.0), 5_000))
-    assert sizes == [6_001, 5_000]
+    assert sizes == [6_001] * 3 + [5_000]
     assert found.flash_bytes == 5_000
     assert any(not np.array_equal(*pair) for pair in zip(before, tiny.get_weights(), strict=True))
 
@@ -114,3 +114,28 @@ def test_a_network_without_biases_has_nothing_but_codes_to_move():
     x, divergence = networks.normal(6, count=64), Divergence(model)
     assert not match_outputs(tiny, original, [x], divergence, steps=10, codes=False)
     match_outputs(tiny, original, [x], divergence, steps=2)
+
+
+def test_a_network_of_fewer_multiplications_gets_more_steps(original):
+    x = keras.Input((32, 32, 3))
+    y = kl.Conv2D(64, 3)(kl.Conv2D(64, 3, padding="same")(x))
+    large = keras.Model(x, kl.Dense(4)(kl.GlobalAveragePooling2D()(y)))
+    assert 500 <= steps_for(udc_tf.compact(large, bits=32)) < steps_for(original) <= 3000
+
+
+@pytest.mark.parametrize("nonzeros", [1.0, 0.5])
+def test_some_codes_become_what_they_were(model, nonzeros):
+    tiny = udc_tf.compact(model, bits=3, nonzeros=nonzeros)
+    kernels = kernel_layers(tiny)
+    old = [layer.theta.numpy() for layer in kernels]
+    was, zeros = _codes(tiny), [layer.mask.numpy() == 0 for layer in kernels]
+    for layer, theta in zip(kernels, old, strict=True):
+        layer.theta.assign(theta + layer.range * networks.normal(*theta.shape, count=1)[0] / 2)
+    moved = [a != b for a, b in zip(_codes(tiny), was, strict=True)]
+    give_back(tiny, old, 0.5)
+    for before, after, codes, zero in zip(was, _codes(tiny), moved, zeros, strict=True):
+        left = (after != before) & codes
+        assert not (after != before)[~codes].any()
+        assert 0 < left.sum() < codes.sum()
+        if nonzeros < 1:
+            assert not after[zero].any()

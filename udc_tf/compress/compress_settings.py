@@ -19,7 +19,8 @@ class CompressSettings:
         corrections: whether biases and batch norms are corrected for what rounding changes.
         fitted_ranges: whether activation ranges are those of least error; else all values fit.
         steps: of gradient descent on the examples, by which the outputs of the whole network are
-            brought nearer to the original's, without labels; 0: none.
+            brought nearer to the original's, without labels; 0: none; None: 500 to 3,000, more for
+            a network with fewer multiplications.
         examples: at most so many are used.
         probe_examples: with so many of them, effects are measured at the network's outputs.
     """
@@ -31,13 +32,15 @@ class CompressSettings:
     follow: bool = True
     corrections: bool = True
     fitted_ranges: bool = True
-    steps: int = 1000
+    steps: int | None = None
     examples: int = 512
     probe_examples: int = 128
 
     def __post_init__(self) -> None:
         for name, least in (("sweeps", 0), ("steps", 0), ("examples", 8), ("probe_examples", 1)):
             value = getattr(self, name)
+            if name == "steps" and value is None:
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ValueError(
                     f"`{name}` must be a whole number, at least {least}. Received: {value!r}"

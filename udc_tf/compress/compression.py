@@ -11,7 +11,7 @@ import numpy as np
 
 from udc_tf.compress.compress_settings import CompressSettings
 from udc_tf.compress.compressor import Compressor
-from udc_tf.compress.examples import checked_labels, take_examples, trained_model
+from udc_tf.compress.examples import checked_labels, gives_logits, take_examples, trained_model
 from udc_tf.compress.put_back_norms import with_norms
 from udc_tf.cost.priced_network import Plan
 from udc_tf.cost.targets import Target
@@ -56,7 +56,8 @@ def compress(
             dictionary of arrays, a `tf.data.Dataset` or batches.
         space: the bits and sparsities to choose from; channels and kernels are not cut.
         labels: class numbers of the examples. The accuracy on them is then reported; besides, the
-            outputs are known to be logits if they are no probabilities.
+            outputs are known to be logits if they are no probabilities. A model that was compiled
+            with a cross-entropy of logits says that by itself.
         seconds: after so many, no further effects are measured at the network's outputs, those of
             the layers that are left are estimated, and the outputs of the whole are not matched.
         workdir: where sensitivities and the result are kept. Called again after an interruption,
@@ -148,6 +149,7 @@ def compress_front(
             raise ValueError(f"The targets must differ. Received: {targets}")
     settings, space = settings or CompressSettings(), _checked_space(space)
     model = trained_model(model)
+    are_logits = labels is not None or gives_logits(model)
     if settings.put_back_norms:
         problem_of(model, space, wanted[0], allow_cpu)  # refuses what cannot be, as it was given
         model = with_norms(model)
@@ -157,7 +159,17 @@ def compress_front(
     classes = checked_labels(model, labels, len(inputs[0]))
     problems[0].require_device()
     compressor = Compressor(
-        model, problems[0], inputs, classes, settings, seed, say, workdir, until, begun
+        model,
+        problems[0],
+        inputs,
+        classes,
+        settings,
+        seed,
+        say,
+        workdir,
+        until,
+        begun,
+        are_logits=are_logits,
     )
     if len(problems) > 1:
         for problem in problems:

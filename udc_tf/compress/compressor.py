@@ -27,7 +27,7 @@ from udc_tf.compress.kept_compression import (
     with_facts,
 )
 from udc_tf.compress.output_divergence import Divergence
-from udc_tf.compress.output_matching import match_outputs
+from udc_tf.compress.output_matching import give_back, match_outputs, steps_for
 from udc_tf.compress.prices import Prices, option_numbers
 from udc_tf.compress.sensitivity import Sensitivities
 from udc_tf.compress.storage_options import Option, options_of
@@ -37,6 +37,7 @@ from udc_tf.files import DamagedFileError, read_json, replaced_atomically
 from udc_tf.finetune.double_rounding import match_double_rounding
 from udc_tf.finetune.whole_biases import make_biases_whole
 from udc_tf.graph.conversion import keep_output_names, layer_weights, safe_name
+from udc_tf.layers.inventory import kernel_layers
 from udc_tf.search.extract import describe_choice
 from udc_tf.search.problem import SearchProblem
 from udc_tf.search.repair import Budget
@@ -44,6 +45,8 @@ from udc_tf.search.repair import Budget
 _ROUNDS = 6
 _ENOUGH = 0.985  # of the budget: what a further round would hardly improve
 _FISHER_EXAMPLES = 128
+_GIVEN_BACK = (0.3, 0.6)  # of the codes that matching changed, where they take too many bytes
+_ROOM = 0.006  # of a flash budget, that is left for what matching adds
 _BATCH = 64
 
 
@@ -68,6 +71,7 @@ class Compressor:
         workdir: where sensitivities are kept, if anywhere.
         until: after that, no further effects are measured (`time.monotonic`).
         begun: processor time at the beginning.
+        are_logits: whether outputs without a softmax are logits of classes.
     """
 
     def __init__(
@@ -82,6 +86,8 @@ class Compressor:
         workdir: str | os.PathLike | None,
         until: float | None,
         begun: float,
+        *,
+        are_logits: bool = False,
     ):
         self._model, self._graph = model, problem.compactable
         self._settings, self._seed = settings, seed
@@ -95,9 +101,9 @@ class Compressor:
         self._original = self._built({})
         most = Walk(self._original, self._original).most_examples()
         self._inputs = [x[:most] for x in inputs]
-        self._classes = None if classes is None else classes[:most]
+        self._classes, self._are_logits = None if classes is None else classes[:most], are_logits
         self._options = options_of(problem.plan)
-        self._divergence = Divergence(self._original, are_logits=classes is not None)
+        self._divergence = Divergence(self._original, are_logits=are_logits)
         self._kept: Sensitivities | None = None
         self._trials = Trials(self._options, self._built, self._inputs)
         self._wanted = self._outputs(self._original)
@@ -189,6 +195,7 @@ class Compressor:
                     {n: [dataclasses.asdict(o) for o in row] for n, row in self._options.items()},
                     dataclasses.asdict(self._settings),
                     self._seed,
+                    self._are_logits,
                     self._classes is not None,
                     targets,
                 ],
@@ -228,7 +235,10 @@ class Compressor:
     def _within(
         self, problem: SearchProblem, prices: list[Prices], sensitivities: Sensitivities
     ) -> tuple[_Fitted, int]:
+        room = 0.0 if self._settings.steps == 0 else _ROOM
+        prices = [p.with_room(room) if p.is_flash else p for p in prices]
         best: _Fitted | None = None
+        roomy = False
         tried: set[tuple[int, ...]] = set()
         said = ""
         for number in range(_ROUNDS):
@@ -246,9 +256,13 @@ class Compressor:
                 break
             said = trial.describe()
             self._progress.say(f"compress: compiled, {said}")
-            if trial.holds and (best is None or choice.harm < best.choice.harm):
-                best = _Fitted(network, choice, trial.flash_bytes)
-            if trial.holds and trial.use >= _ENOUGH:
+            within = trial.flash_bytes is None or trial.use <= 1 - room / 2
+            has_room = trial.holds and within
+            if trial.holds and (
+                best is None or (has_room, -choice.harm) > (roomy, -best.choice.harm)
+            ):
+                best, roomy = _Fitted(network, choice, trial.flash_bytes), has_room
+            if has_room and trial.use >= _ENOUGH:
                 break
             prices = self._trials.corrected(prices, choice, trial)
         if best is None:
@@ -273,34 +287,41 @@ class Compressor:
     def _matched(self, problem: SearchProblem, found: _Fitted) -> _Fitted:
         """The network with its outputs nearer to the original's, if it is still inside.
 
-        Codes that change may take more bytes, or more than the examples can tell. Then the codes
-        stay, and all else is moved.
+        Codes that change may take more bytes. Then some are what they were, or at last all.
         """
         network, before = found.network, found.network.get_weights()
-        for codes in (True, False) if self._settings.steps else ():
-            nearer = match_outputs(
-                network,
-                self._original,
-                self._inputs,
-                self._divergence,
-                steps=self._settings.steps,
-                codes=codes,
-                seed=self._seed,
-                until=self._until,
-                progress=self._progress,
-            )
-            if not nearer:
+        kernels = [kernel.theta.numpy() for kernel in kernel_layers(network)]
+        steps = steps_for(network) if self._settings.steps is None else self._settings.steps
+        for codes in (True, False) if steps else ():
+            if not self._match(network, steps, codes):
                 continue
-            make_biases_whole(network)
-            match_double_rounding(network)
-            trial = self._trials.of(problem, network)
-            if trial is None:
-                return found
-            self._progress.say(f"compress: with matched outputs, {trial.describe()}")
-            if trial.holds:
-                return dataclasses.replace(found, flash_bytes=trial.flash_bytes)
+            for share in (0.0, *_GIVEN_BACK) if codes else (0.0,):
+                if share:
+                    give_back(network, kernels, share)
+                    self._match(network, -(-steps // 10), codes=False)
+                make_biases_whole(network)
+                match_double_rounding(network)
+                trial = self._trials.of(problem, network)
+                if trial is None:
+                    return found
+                self._progress.say(f"compress: with matched outputs, {trial.describe()}")
+                if trial.holds:
+                    return dataclasses.replace(found, flash_bytes=trial.flash_bytes)
             network.set_weights(before)
         return found
+
+    def _match(self, network: keras.Model, steps: int, codes: bool) -> bool:
+        return match_outputs(
+            network,
+            self._original,
+            self._inputs,
+            self._divergence,
+            steps=steps,
+            codes=codes,
+            seed=self._seed,
+            until=self._until,
+            progress=self._progress,
+        )
 
     def _chosen(self, choice: Choice) -> dict[str, Option]:
         rows = zip(self._options.items(), choice.options, strict=True)

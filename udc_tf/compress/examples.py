@@ -3,11 +3,14 @@
 import importlib
 import os
 import pathlib
+import warnings
 from typing import Any
 
 import keras
 import numpy as np
 
+from udc_tf.files import DamagedFileError
+from udc_tf.finetune.losses import Crossentropy
 from udc_tf.graph.traceable import as_functional
 from udc_tf.saved_models import load_model
 from udc_tf.training.batch_norm import batch_norm_layers
@@ -15,6 +18,11 @@ from udc_tf.training.divergence import not_finite
 
 _FEWEST = 8
 _LARGEST = 1e9  # in single precision, sums of squares of what is larger are not finite
+_OF_CLASSES = (
+    keras.losses.CategoricalCrossentropy,
+    keras.losses.SparseCategoricalCrossentropy,
+    Crossentropy,
+)
 _REMEDY = "save the trained model anew"
 
 
@@ -28,7 +36,12 @@ def trained_model(model: keras.Model | str | os.PathLike) -> keras.Model:
         path = pathlib.Path(model)
         if not path.is_file():
             raise ValueError(f"A trained model is a .keras or .h5 file. Received: {str(path)!r}")
-        model = load_model(path, _REMEDY)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about an optimizer that nobody will use
+                model = load_model(path, _REMEDY, compile=True)  # its loss tells of the outputs
+        except DamagedFileError:
+            model = load_model(path, _REMEDY)
     if not isinstance(model, keras.Model):
         raise ValueError(f"A Keras model is needed, or its file. Received: {model!r}")
     as_functional(model)  # refuses subclassed ones
@@ -49,6 +62,18 @@ def trained_model(model: keras.Model | str | os.PathLike) -> keras.Model:
             f"made. Search instead (udc_tf.make_searchable), or train it. Received: {model.name}"
         )
     return model
+
+
+def gives_logits(model: keras.Model) -> bool:
+    """Whether the loss that a model was compiled with takes its outputs for logits of classes.
+
+    >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    >>> model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    >>> gives_logits(model)
+    True
+    """
+    loss = getattr(model, "loss", None)
+    return isinstance(loss, _OF_CLASSES) and bool(loss.from_logits)
 
 
 def _is_fresh(model: keras.Model) -> bool:

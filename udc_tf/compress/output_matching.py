@@ -1,29 +1,73 @@
 """The whole network's outputs, brought nearer to the original's.
 
-Layers are fitted one after the other, so what is left is the error that they make together. A
+Layers are fitted one after the other, so what is left is the error that they make together. Some
 thousand steps of gradient descent lower it: on the examples and on mixtures of two of them, which
 need no labels, since the original says what the outputs should be. Weights move from level to level
-by the straight-through gradient; batch norms and biases move freely. Zeros, levels and activation
-ranges stay.
+by the straight-through gradient, and as many as before are zero, but not always the same ones;
+batch norms and biases move freely. Levels and activation ranges stay.
 """
 
+import contextlib
+import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from udc_tf.compress.norm_statistics import measure_norms
 from udc_tf.compress.output_divergence import Divergence
 from udc_tf.layers.activation_quantizer import settled
 from udc_tf.layers.compact_kernels import CompactKernel
 from udc_tf.layers.inventory import activation_quantizers, kernel_layers
+from udc_tf.quantize import masks
 
 _RATE = 0.02  # of a weight's step; a step is what Adam moves a variable by, at most
+_WARM_UP = 0.1  # of the steps, in which the rate rises: from zero, since all moves at once
 _UNIT = 0.5  # of a channel's deviation: what counts for a bias as a step does for a weight
 _BATCH = 32
 _NEAR = 1e-4  # a divergence that nobody would notice
+_NEARER = 0.999  # of what the distance was: more than the order of sums makes
 _JUDGES = 8  # one example of so many is not learned from: it says whether the result is better
+_CHOOSE_EVERY = 16  # steps, anew which weights are zero
+_CHOOSE_UNTIL = 0.9  # of the steps
+_WORK = 12e9  # multiplications of inferences: one for each step
+_FEWEST, _MOST = 500, 3000
+
+
+def give_back(network: keras.Model, before: Sequence[np.ndarray], share: float) -> None:
+    """Gives a share of the weights whose codes have changed the codes that they had.
+
+    Those come first that are nearest to what they were. Weights that were or are zero by the mask
+    stay.
+
+    Args:
+        before: theta of each kernel, as `kernel_layers` orders them.
+        share: of the changed weights of each kernel.
+    """
+    for kernel, old in zip(kernel_layers(network), before, strict=True):
+        theta, codes = kernel.theta.numpy(), kernel.integer_kernel().codes
+        kernel.theta.assign(old)
+        changed = (kernel.integer_kernel().codes != codes) & (codes != 0) & (old != 0)
+        distance = np.where(changed, np.abs(theta - old), np.inf)
+        nearest = np.argsort(distance, axis=None)[: round(share * int(changed.sum()))]
+        np.put(theta, nearest, old.ravel()[nearest])
+        kernel.theta.assign(theta)
+
+
+def steps_for(network: keras.Model) -> int:
+    """Steps that take about as long for one network as for another: more for a small one."""
+    multiplications = 0
+    for kernel in kernel_layers(network):
+        for node in kernel._inbound_nodes:
+            small = min(node.input_tensors[0], node.outputs[0], key=_positions)
+            multiplications += _positions(small) * int(np.prod(kernel.theta.shape))
+    return int(np.clip(_WORK / max(multiplications, 1), _FEWEST, _MOST))
+
+
+def _positions(tensor: keras.KerasTensor) -> int:
+    return int(np.prod([n or 1 for n in tensor.shape[1:-1]]))
 
 
 def match_outputs(
@@ -58,25 +102,49 @@ def match_outputs(
     judges = [tf.constant(x[~learned]) for x in inputs]
     inputs = [x[learned] for x in inputs]
     before = network.get_weights()
-    units = _units(network, codes, [x[:_BATCH] for x in inputs])
-    if not units:
-        return False
     distance = _distance(network, original, judges, divergence)
     if distance < _NEAR:
+        return False
+    measure_norms(network, inputs)
+    units = _units(network, codes, [x[:_BATCH] for x in inputs])
+    if not units:
         return False
     step = _Step(network, original, divergence, steps, units)
     rng = np.random.default_rng(seed)
     quantizers = [q for m in (network, original) for q in activation_quantizers(m)]
-    with settled(quantizers):
+    pruned = [k for k in kernel_layers(network) if codes and not k.mask.numpy().all()]
+    with settled(quantizers), _growing_back(pruned):
         for number in range(steps):
             if until is not None and time.monotonic() > until:
                 break
             step(_mixed(inputs, rng))
+            if number % _CHOOSE_EVERY == 0 and number < _CHOOSE_UNTIL * steps:
+                for kernel in pruned:
+                    _choose_zeros(kernel)
             progress("outputs of the whole network", (number + 1) / steps)
-    if _distance(network, original, judges, divergence) < distance:
+    if _distance(network, original, judges, divergence) < _NEARER * distance:
         return True
     network.set_weights(before)
     return False
+
+
+@contextlib.contextmanager
+def _growing_back(pruned: Sequence[CompactKernel]) -> Iterator[None]:
+    """Steps that are traced inside also move the weights that are zero."""
+    before = [kernel.weight_training for kernel in pruned]
+    for kernel in pruned:
+        kernel.weight_training = dataclasses.replace(kernel.weight_training, pruned_gradient=1.0)
+    try:
+        yield
+    finally:
+        for kernel, how in zip(pruned, before, strict=True):
+            kernel.weight_training = how
+
+
+def _choose_zeros(kernel: CompactKernel) -> None:
+    """The smallest weights are zero, as many as before."""
+    magnitude = np.abs(keras.ops.convert_to_numpy(kernel.theta))
+    kernel.mask.assign(masks.largest(magnitude, int(kernel.mask.numpy().sum())))
 
 
 def _mixed(inputs: Sequence[np.ndarray], rng: np.random.Generator) -> list[tf.Tensor]:
@@ -116,7 +184,10 @@ class _Step:
         self._variables = [variable for variable, _ in units]
         self._units = [unit for _, unit in units]
         self._moved = [keras.Variable(keras.ops.convert_to_numpy(v) / u) for v, u in units]
-        rate = keras.optimizers.schedules.CosineDecay(_RATE, steps)
+        warm_up = round(_WARM_UP * steps)
+        rate = keras.optimizers.schedules.CosineDecay(
+            0.0, max(steps - warm_up, 1), warmup_target=_RATE, warmup_steps=warm_up
+        )
         self._optimizer = keras.optimizers.Adam(rate)
         self._optimizer.build(self._moved)
         self._network, self._original, self._divergence = network, original, divergence

@@ -42,6 +42,10 @@ class Prices:
         """Of all choices."""
         return self.constant + sum(float(prices.min()) for prices in self.layers)
 
+    def with_room(self, share: float) -> "Prices":
+        """With that share of the budget left free."""
+        return dataclasses.replace(self, budget=self.budget * (1 - share))
+
     def corrected(
         self, chosen: Sequence[int], stored: Sequence[float], total: float, margin: float = 0.0
     ) -> "Prices":
