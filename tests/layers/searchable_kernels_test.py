@@ -33,6 +33,24 @@ def test_as_keras_layers(layer, input_shape, output_shape, tmp_path):
     run_layer_test(plain, input_shape, output_shape, tmp_path, trainable=1)
 
 
+@pytest.mark.parametrize("sizes", [(7, 6), (None, None), (None,), (7,)])
+@pytest.mark.parametrize("strides", [1, 2])
+@pytest.mark.parametrize("padding", ["valid", "same"])
+def test_one_tap_is_a_convolution(sizes, strides, padding):
+    ours, theirs = (
+        (udc_tf.UDCConv2D, kl.Conv2D) if len(sizes) == 2 else (udc_tf.UDCConv1D, kl.Conv1D)
+    )
+    inputs = keras.Input((*sizes, 3))
+    models = [
+        keras.Model(inputs, kind(4, 1, strides=strides, padding=padding)(inputs))
+        for kind in (ours, theirs)
+    ]
+    assert models[0].output_shape == models[1].output_shape
+    models[1].set_weights(models[0].get_weights())
+    x = normal(*(n or 5 for n in sizes), 3)
+    np.testing.assert_allclose(models[0](x), models[1](x), rtol=1e-5, atol=1e-6)
+
+
 def test_depthwise_as_keras_layer(tmp_path):
     layer = udc_tf.UDCDepthwiseConv2D(3, depth_multiplier=2, bits=(4, 8), sparsities=(0.5, 1.0))
     run_layer_test(layer, _IMAGE, (6, 6, 6), tmp_path, trainable=2, non_trainable=2)

@@ -207,6 +207,8 @@ class Conv2DKernel(_SpatialKernel):
         return self.filters
 
     def apply_kernel(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        if self.groups == self.taps == 1:
+            return _at_each_position(inputs, kernel, self.strides)
         return ops.conv(
             inputs,
             kernel,
@@ -220,6 +222,18 @@ class Conv2DKernel(_SpatialKernel):
         return {**super().get_config(), "filters": self.filters, "groups": self.groups}
 
 
+def _at_each_position(inputs: tf.Tensor, kernel: tf.Tensor, strides: tuple[int, ...]) -> tf.Tensor:
+    """A convolution of one tap, as a matrix product: a processor begins that far sooner."""
+    if any(stride > 1 for stride in strides):
+        inputs = inputs[:, *(slice(None, None, stride) for stride in strides)]
+    matrix = ops.reshape(kernel, kernel.shape[-2:])
+    positions = inputs.shape[1:-1]
+    if None in positions:
+        return ops.matmul(inputs, matrix)
+    outputs = ops.matmul(ops.reshape(inputs, (-1, inputs.shape[-1])), matrix)
+    return ops.reshape(outputs, (-1, *positions, matrix.shape[-1]))
+
+
 class Conv1DKernel(Conv2DKernel):
     """1D convolution, channels last; "causal" padding sees nothing of the future."""
 
@@ -228,6 +242,8 @@ class Conv1DKernel(Conv2DKernel):
     paddings = ("valid", "same", "causal")
 
     def apply_kernel(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        if self.groups == self.taps == 1:
+            return _at_each_position(inputs, kernel, self.strides)
         padding = self.padding
         if padding == "causal":
             before = (self.kernel_size[0] - 1) * self.dilation_rate[0]
