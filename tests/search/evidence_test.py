@@ -10,7 +10,7 @@ import udc_tf
 from udc_tf.cost.priced_network import Decision
 from udc_tf.graph.channel_groups import ChannelGroups
 from udc_tf.graph.trace import trace
-from udc_tf.search import evidence
+from udc_tf.search import evidence, moves
 from udc_tf.search.plan import plan_search
 
 _WIDTHS = (0.25, 0.5, 1.0)
@@ -33,7 +33,7 @@ def _measured(per_layer: dict[str, float], kind: str = "width", noise: float = 0
     harms = np.tile(_HARM, (len(decisions), 1))
     bases = np.ones((len(decisions), len(decisions)), int)
     losses = _losses(per_layer.values(), noise)
-    return decisions, harms, evidence.steps_between(decisions, harms, bases, losses)
+    return decisions, harms, moves.steps_between(decisions, harms, bases, losses)
 
 
 def _factors(per_layer, chains=None, **kwargs):
@@ -82,7 +82,7 @@ class TestUpdatedHarms:
 
         def second(slope):
             losses = _losses((0.5, 0.5, slope), 0.001)
-            steps = evidence.steps_between(decisions, harms, bases, losses, prior)
+            steps = moves.steps_between(decisions, harms, bases, losses, prior)
             return evidence.updated_harms(decisions, harms, steps)[2, 0]
 
         assert second(0.02) < 0.15
@@ -126,6 +126,26 @@ class TestUpdatedHarms:
         found = _factors({"a": 0.5, "b": 0.5, **dict.fromkeys("vwxyz", 0.0)})
         assert found["a"] == found["b"] == 1.0
 
+    def _beside_widths(self, bits: dict[str, float]):
+        """By layer, the factor on its bits, where 0.2 of loss per unit is usual for widths."""
+        kinds = ["width"] * len(bits) + ["bits"] * len(bits)
+        decisions = [Decision(k, n, _WIDTHS) for k, n in zip(kinds, [*bits, *bits], strict=True)]
+        harms = np.tile(_HARM, (len(decisions), 1))
+        losses = _losses([0.2] * len(bits) + list(bits.values()), 0.001)
+        bases = np.full((len(decisions), len(decisions)), 2)
+        steps = moves.steps_between(decisions, harms, bases, losses)
+        updated = evidence.updated_harms(decisions, harms, steps)
+        return dict(zip(bits, updated[len(bits) :, 0], strict=True))
+
+    def test_a_kind_that_matters_in_one_layer_only_keeps_its_prior_in_the_others(self):
+        found = self._beside_widths({"a": 0.001, "b": 0.0, "c": 0.0, "d": 0.001, "head": 0.3})
+        assert found["a"] == found["d"] == 1.0
+        assert min(found.values()) > 0.1
+
+    def test_what_matters_more_than_its_kind_must_do_so_beside_all(self):
+        assert self._beside_widths({"a": 0.004, "b": 0.004, "c": 0.1})["c"] == 1.0
+        assert self._beside_widths({"a": 0.004, "b": 0.004, "c": 9.0})["c"] > 10
+
     def test_order_of_options_stays(self):
         for kind in ("width", "bits"):
             decisions, harms, steps = _measured({"a": 0.5, "b": 0.0, "c": 9.0}, kind=kind)
@@ -136,7 +156,7 @@ class TestUpdatedHarms:
         harms = prior * np.array([[1.0], [40.0]])
         losses = _losses((0.1, 4.0), 0.001)
         bases = np.array([[0, 2], [0, 2]])  # the budget holds one of them
-        steps = evidence.steps_between(decisions, harms, bases, losses, prior)
+        steps = moves.steps_between(decisions, harms, bases, losses, prior)
         updated = evidence.updated_harms(decisions, harms, steps)
         assert updated[1, 0] > 5 * updated[0, 0]
         alone = [dataclasses.replace(s, measured=0.0) if s.decision == 0 else s for s in steps]
@@ -152,7 +172,7 @@ class TestOperators:
         noise = 0.001 * np.random.default_rng(1).normal(size=(2, 16))
         both = {(3, k): loss + noise[k] for k, loss in enumerate(losses)}
         measured = {**_losses((0.2, 0.2, 0.2), 0.01), **both}
-        steps = evidence.steps_between(decisions, harms, np.ones((4, 4), int), measured)
+        steps = moves.steps_between(decisions, harms, np.ones((4, 4), int), measured)
         return evidence.updated_harms(decisions, harms, steps)[3, :2]
 
     def test_a_block_that_is_not_missed_may_go(self):
@@ -169,6 +189,24 @@ class TestOperators:
         first, second = self._harms((0.5, 1.5), prior=(0.0, 0.0))
         assert second - first > 0.1
 
+    def test_a_block_out_of_which_all_can_be_taken_may_go(self):
+        layers = [Decision("width", name, _WIDTHS) for name in ("a", "b", "inside")]
+        decisions = [*layers, Decision("choice", "block", (0, 1))]
+        harms = np.vstack([np.tile(_HARM, (3, 1)), [0.0, 1.0, 0.0]])
+
+        def harm_of_leaving_out(inside: float) -> float:
+            losses = _losses((0.2, 0.2, inside), 0.001)
+            noise = 0.001 * np.random.default_rng(1).normal(size=(2, 16))
+            # What the layers behind a block are used to is missed, whatever the block does.
+            losses |= {(3, 0): 0.5 + noise[0], (3, 1): 0.7 + noise[1]}
+            steps = moves.steps_between(decisions, harms, np.ones((4, 4), int), losses)
+            contents = {"block": {0: ["inside"]}}
+            updated = evidence.updated_harms(decisions, harms, steps, contents=contents)
+            return updated[3, 1] - updated[3, 0]
+
+        assert harm_of_leaving_out(0.2) == 1.0
+        assert harm_of_leaving_out(0.0) < 0.2
+
 
 def test_decisions_inside_a_branch_are_measured_with_it():
     x = keras.Input((8, 8, 4))
@@ -179,7 +217,7 @@ def test_decisions_inside_a_branch_are_measured_with_it():
     plan = plan_search(graph, ChannelGroups(graph), udc_tf.SearchSpace(bits=(2, 4, 8)))
     rows = {d.name: i for i, d in enumerate(plan.decisions)}
     likely = np.ones(len(rows), int)  # the identity
-    bases = evidence.bases_of(plan, likely)
+    bases = moves.bases_of(plan, likely)
     choice = rows["choice/block"]
     inside = next(name for name in rows if name.startswith("bits/") and "conv" in name)
     assert bases[rows[inside], choice] == 0

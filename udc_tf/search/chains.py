@@ -29,6 +29,15 @@ def chains_of(plan: Plan) -> dict[str, int]:
     return {name: n for name, n in chain_of.items() if members.count(n) > 1}
 
 
+def contents_of(plan: Plan) -> dict[str, dict[int, list[str]]]:
+    """Choice -> branch -> the layers in it, which are there or not together."""
+    found: dict[str, dict[int, list[str]]] = {}
+    for layer in plan.layers:
+        for gate in layer.gates:
+            found.setdefault(gate.choice, {}).setdefault(gate.branch, []).append(layer.name)
+    return found
+
+
 def _is_one_way(plan: Plan, group: int, layers: list[PricedLayer]) -> bool:
     """Whether the channels pass through all of these layers, one after the other."""
     reading = [layer for layer in layers[1:] if layer.inputs is not None]

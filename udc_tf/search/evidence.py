@@ -34,144 +34,20 @@ usual for losses, counts if it is significant and more than expected, and not if
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from udc_tf.cost.priced_network import Decision, Plan
+from udc_tf.cost.priced_network import Decision
+from udc_tf.search.moves import GRADED, LASTING, NOTHING, SIGNIFICANT, Step
 
 _MARGIN = np.log(3.0)
 _MARGIN_OF_LOSSES = np.log(9.0)
-_SIGNIFICANT = 2.0  # standard errors
 _LARGEST = 5.0  # of x: a factor of 150
 _OWN_UNITS = ("width", "bits", "sparsity")
 # Kinds are measured in units of their own: the shared weights mind a missing channel more than a
 # missing weight. So much harm of all kinds together counts beside that of a kind.
 _BORROWED = 1.0
-# Of a loss under shared weights so much is left when a network has its own: of a map and a
-# classifier, 0.3 per unit of harm when they were trained, and 0.8 to 2.7 before.
-_LASTING = 0.2
-# Operators that the prior takes for equal still differ by this, as a unit.
-_LEAST_HARM = 0.1
-_NOTHING = 1e-9
-# What goes on by degrees, without an option at which something is lost at once.
-_GRADED = ("width", "sparsity")
-
-Move = tuple[int, int]  # decision, option
-
-
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """From an option to the next larger that was measured: what the smaller one costs more.
-
-    Attributes:
-        upward: above the base.
-        prior: the difference of harm by the prior alone.
-        harm: the same with what earlier rounds have found.
-    """
-
-    decision: int
-    small: int
-    large: int
-    upward: bool
-    prior: float
-    harm: float
-    measured: float
-    error: float
-
-    @property
-    def unit(self) -> float:
-        return max(self.harm, _LEAST_HARM)
-
-    @property
-    def rate(self) -> float:
-        """The loss per unit of the prior's harm; that a gain corresponds to, above the base."""
-        loss = self.measured / (_LASTING if self.upward else 1.0)
-        return max(loss, self.error, _NOTHING) / self.weight
-
-    @property
-    def weight(self) -> float:
-        return max(self.prior, _LEAST_HARM)
-
-    @property
-    def is_significant(self) -> bool:
-        return self.measured > _SIGNIFICANT * self.error
-
-
-def options_to_measure(decision: Decision, base: int) -> list[int]:
-    """The base and the smallest; of bits and kernel sizes their neighbours, too; of operators all.
-
-    >>> options_to_measure(Decision("width", "conv", (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)), 2)
-    [0, 2]
-    >>> options_to_measure(Decision("bits", "conv", (1, 2, 4, 8)), 2)
-    [0, 1, 2, 3]
-    """
-    count = len(decision.options)
-    if decision.kind == "choice":
-        return list(range(count))
-    if decision.kind in _GRADED:
-        return sorted({0, base})
-    return sorted({0, max(base - 1, 0), base, min(base + 1, count - 1)})
-
-
-def bases_of(plan: Plan, likely: np.ndarray) -> np.ndarray:
-    """The configuration in which each decision is moved, [decisions, decisions].
-
-    It is the most likely one, but with the branch in which the decision is: what is left out has no
-    say otherwise.
-    """
-    gates = {part.name: part.gates for part in plan.fixed}
-    gates |= {layer.name: layer.gates for layer in plan.layers}
-    for layer in plan.layers:
-        for group in plan.group_of(layer.outputs):
-            gates.setdefault(plan.groups[group].name, layer.gates)
-    bases = np.tile(likely, (len(likely), 1))
-    for row, decision in enumerate(plan.decisions):
-        for gate in gates.get(decision.subject, ()):
-            choice = plan.decision_index("choice", gate.choice)
-            if choice is not None:
-                bases[row, choice] = gate.branch
-    return bases
-
-
-def configurations(plan: Plan, bases: np.ndarray) -> dict[Move, tuple[int, ...]]:
-    """For every decision and option that is to be measured, the whole configuration."""
-    found = {}
-    for row, decision in enumerate(plan.decisions):
-        for option in options_to_measure(decision, int(bases[row, row])):
-            chosen = bases[row].copy()
-            chosen[row] = option
-            found[row, option] = tuple(int(k) for k in chosen)
-    return found
-
-
-def steps_between(
-    decisions: Sequence[Decision],
-    harms: np.ndarray,
-    bases: np.ndarray,
-    losses: Mapping[Move, np.ndarray],
-    prior: np.ndarray | None = None,
-) -> list[Step]:
-    """The differences between neighbours among the measured options of each decision.
-
-    Args:
-        harms: of all options, as far as is known by now.
-        prior: the same by the prior alone, if that is something else.
-    """
-    prior = harms if prior is None else prior
-    steps = []
-    for row in range(len(decisions)):
-        found = {option: loss for (of, option), loss in losses.items() if of == row}
-        # From what harms most to what harms least; of equals the first is the original's.
-        order = sorted(found, key=lambda o: (-harms[row, o], -o))
-        start = order.index(int(bases[row, row]))
-        for place, (small, large) in enumerate(itertools.pairwise(order)):
-            differences = found[small] - found[large]
-            error = float(differences.std(ddof=1) / np.sqrt(len(differences)))
-            upward = place >= start and decisions[row].kind != "choice"  # which has no direction
-            expected, harm = (h[row, small] - h[row, large] for h in (prior, harms))
-            measured = float(differences.mean())
-            steps.append(Step(row, small, large, upward, expected, harm, measured, error))
-    return steps
 
 
 def listened_to(x: float, relative_error: float, least: float = _MARGIN_OF_LOSSES) -> float:
@@ -182,6 +58,17 @@ def listened_to(x: float, relative_error: float, least: float = _MARGIN_OF_LOSSE
     """
     margin, size = max(_MARGIN + relative_error, least), min(abs(x), _LARGEST)
     return float(np.sign(x) * size * (1 - (margin / size) ** 4)) if size > margin else 0.0
+
+
+class Usual(NamedTuple):
+    """The loss per unit of harm that is usual for a kind of decisions, and for all of them.
+
+    What harms less is compared with its own kind. What harms more must do so beside all others: a
+    network that hardly minds how many bits it has would else mind two that it minds a little.
+    """
+
+    of_kind: float
+    of_all: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,10 +84,18 @@ class Factor:
     known: float = 0.0
 
     @classmethod
-    def of(cls, steps: Sequence[Step], usual: Mapping[int, float]) -> "Factor":
-        """`usual`: by the identity of a step, the loss that is usual per unit of its harm."""
+    def of(cls, steps: Sequence[Step], usual: Mapping[int, Usual]) -> "Factor":
+        """`usual`: by the identity of a step."""
+        found = cls._beside(steps, {i: u.of_kind for i, u in usual.items()})
+        if found.log <= 0:
+            return found
+        more = cls._beside(steps, {i: max(u) for i, u in usual.items()})
+        return dataclasses.replace(more, log=max(0.0, more.log))
+
+    @classmethod
+    def _beside(cls, steps: Sequence[Step], usual: Mapping[int, float]) -> "Factor":
         measured = sum(s.measured / usual[id(s)] for s in steps)
-        error = np.sqrt(sum((s.error / usual[id(s)]) ** 2 for s in steps)) + _NOTHING
+        error = np.sqrt(sum((s.error / usual[id(s)]) ** 2 for s in steps)) + NOTHING
         size, units = max(measured, error), sum(s.unit for s in steps)
         known = np.log(units / sum(s.weight for s in steps))
         return cls(float(np.log(size / units)), float(error / size), float(known))
@@ -221,37 +116,42 @@ class Factor:
         return from_prior - self.known if goes_further else found
 
 
-def usual_losses(decisions: Sequence[Decision], steps: Sequence[Step]) -> dict[int, float]:
+def usual_losses(decisions: Sequence[Decision], steps: Sequence[Step]) -> dict[int, Usual]:
     """For each step the loss per unit of the prior's harm that is usual for its kind.
 
-    Operators and kernel sizes are few, and of them one may matter and the next not: for them it is
-    what is usual for all else. Where nothing else is searched, their gains tell as well. Harm is
-    the prior's, and not what earlier rounds made of it: or one decision that was found to matter
-    would say in all later rounds what is usual.
+    It is what is usual in the layers that matter, those with any significant step, and there all
+    steps count: where bits matter in none but the classifier, that is no reason to take them away
+    from all others. Operators and kernel sizes are few, and of them one may matter and the next
+    not: for them it is what is usual for all else. Where nothing else is searched, their gains tell
+    as well. Harm is the prior's, and not what earlier rounds made of it: or one decision that was
+    found to matter would say in all later rounds what is usual.
     """
     below = [s for s in steps if not s.upward]
     kinds = {decisions[s.decision].kind for s in below} & set(_OWN_UNITS)
-    overall = _middle(below if kinds else steps)
+    counted = below if kinds else steps
+    matter = {decisions[s.decision].subject for s in counted if s.is_significant}
+    counted = [s for s in counted if decisions[s.decision].subject in matter] or counted
+    overall = _middle(counted)
     usual = {}
     for kind in kinds:
-        own = [s for s in below if decisions[s.decision].kind == kind]
+        own = [s for s in counted if decisions[s.decision].kind == kind]
         weight = sum(s.weight for s in own)
-        log = (weight * _middle(own) + _BORROWED * overall) / (weight + _BORROWED)
-        usual[kind] = float(np.exp(log))
-    return {id(s): usual.get(decisions[s.decision].kind, float(np.exp(overall))) for s in steps}
+        of_kind = weight * _middle(own) if own else 0.0
+        usual[kind] = float(np.exp((of_kind + _BORROWED * overall) / (weight + _BORROWED)))
+    of_all = float(np.exp(overall))
+    return {id(s): Usual(usual.get(decisions[s.decision].kind, of_all), of_all) for s in steps}
 
 
 def _middle(steps: Sequence[Step]) -> float:
     """The logarithm of the loss per unit of harm that half of all harm has at least.
 
-    Neither parts that do not matter nor one that matters more than all others shift it.
+    One part that matters more than all others does not shift it.
     """
-    steps = [s for s in steps if s.is_significant] or list(steps)
     logs = np.log([s.rate for s in steps])
     order = np.argsort(-logs)
     units = np.cumsum([steps[i].weight for i in order]) / sum(s.weight for s in steps)
     # From two sides, which differ where one half ends just there: of two, it is between them.
-    sides = [np.searchsorted(units, half) for half in (0.5 - _NOTHING, 0.5 + _NOTHING)]
+    sides = [np.searchsorted(units, half) for half in (0.5 - NOTHING, 0.5 + NOTHING)]
     return float(np.mean(logs[order[sides]]))
 
 
@@ -260,6 +160,7 @@ def updated_harms(
     harms: np.ndarray,
     steps: Sequence[Step],
     chains: Mapping[str, int] | None = None,
+    contents: Mapping[str, Mapping[int, Sequence[str]]] | None = None,
 ) -> np.ndarray:
     """The harms that prior and measured differences have together, [decisions, options].
 
@@ -268,6 +169,7 @@ def updated_harms(
 
     Args:
         chains: as of `chains.chains_of`.
+        contents: as of `chains.contents_of`.
     """
     significant = [s for s in steps if s.is_significant]
     if all(s.upward for s in significant) or len({s.decision for s in significant}) < 2:
@@ -278,14 +180,18 @@ def updated_harms(
         layers.setdefault(decisions[step.decision].subject, []).append(step)
     updated = harms.copy()
     of_chains = _of_chains(layers, usual, chains or {})
+    of_layers = {
+        subject: _beyond(_downward(found, usual), of_chains.get(subject, 0.0))
+        for subject, found in layers.items()
+    }
     for subject, found in layers.items():
-        of_layer = _beyond(_downward(found, usual), of_chains.get(subject, 0.0))
         for row, of_row in itertools.groupby(found, key=lambda s: s.decision):
             of_decision = list(of_row)
-            graded = decisions[row].kind in _GRADED
-            factors = factors_of(of_decision, usual, of_layer, graded)
+            graded = decisions[row].kind in GRADED
+            factors = factors_of(of_decision, usual, of_layers[subject], graded)
             if decisions[row].kind == "choice":
-                updated[row] = _of_operators(harms[row], of_decision, factors, usual)
+                idle = _of_contents((contents or {}).get(subject, {}), of_layers)
+                updated[row] = _of_operators(harms[row], of_decision, factors, usual, idle)
             else:
                 options = len(decisions[row].options)
                 updated[row, :options] = _of_ordered(harms[row, :options], of_decision, factors)
@@ -293,7 +199,7 @@ def updated_harms(
 
 
 def _of_chains(
-    layers: Mapping[str, list[Step]], usual: Mapping[int, float], chains: Mapping[str, int]
+    layers: Mapping[str, list[Step]], usual: Mapping[int, Usual], chains: Mapping[str, int]
 ) -> dict[str, float]:
     """What is believed of each layer because of those it is in a row with."""
     members: dict[int, dict[str, Factor]] = {}
@@ -309,8 +215,20 @@ def _of_chains(
     return found
 
 
+def _of_contents(
+    branches: Mapping[int, Sequence[str]], of_layers: Mapping[str, float]
+) -> dict[int, float]:
+    """What is believed of each branch because of the layers in it, where none of them matters."""
+    found = {}
+    for branch, names in branches.items():
+        factors = [of_layers[name] for name in names if name in of_layers]
+        if factors and max(factors) < 0:
+            found[branch] = max(factors)
+    return found
+
+
 def factors_of(
-    steps: list[Step], usual: Mapping[int, float], of_layer: float, graded: bool
+    steps: list[Step], usual: Mapping[int, Usual], of_layer: float, graded: bool
 ) -> list[float]:
     """By what each step's harm is multiplied, in a layer of whose harms as much is believed."""
     of_decision = _beyond(_downward(steps, usual), of_layer)
@@ -322,23 +240,23 @@ def factors_of(
     ]
 
 
-def _of_loss(step: Step, usual: Mapping[int, float], believed: float) -> float:
+def _of_loss(step: Step, usual: Mapping[int, Usual], believed: float) -> float:
     return float(np.exp(Factor.of([step], usual).beyond(believed)))
 
 
-def _of_gain(step: Step, usual: Mapping[int, float], believed: float) -> float:
+def _of_gain(step: Step, usual: Mapping[int, Usual], believed: float) -> float:
     """It is what the gain says, in units, even where the prior expects next to nothing."""
     factor = float(np.exp(believed))
     if not step.is_significant:
         return factor
-    lasting = {id(step): _LASTING * usual[id(step)]}
+    lasting = {id(step): Usual(*(LASTING * loss for loss in usual[id(step)]))}
     found = float(np.exp(Factor.of([step], lasting).beyond(believed, _MARGIN)))
     if found <= factor:
         return factor
-    return max(factor, 1 + step.unit / max(step.harm, _NOTHING) * (found - 1))
+    return max(factor, 1 + step.unit / max(step.harm, NOTHING) * (found - 1))
 
 
-def _downward(steps: Sequence[Step], usual: Mapping[int, float]) -> Factor | None:
+def _downward(steps: Sequence[Step], usual: Mapping[int, Usual]) -> Factor | None:
     below = [s for s in steps if not s.upward]
     return Factor.of(below, usual) if below else None
 
@@ -360,15 +278,23 @@ def _of_ordered(harms: np.ndarray, steps: list[Step], factors: list[float]) -> n
 
 
 def _of_operators(
-    harms: np.ndarray, steps: list[Step], factors: list[float], usual: Mapping[int, float]
+    harms: np.ndarray,
+    steps: list[Step],
+    factors: list[float],
+    usual: Mapping[int, Usual],
+    idle: Mapping[int, float],
 ) -> np.ndarray:
-    """From the best by the prior upwards; an operator that does better may take its place."""
-    updated = harms.copy()
+    """From the best by the prior upwards; an operator that does better may take its place.
+
+    A branch out of which everything can be taken is not worth more than one that has less.
+    """
+    updated, believed = harms.copy(), 0.0
     for step, factor in reversed(list(zip(steps, factors, strict=True))):
-        if step.measured < -_SIGNIFICANT * step.error:
+        believed = min(believed, idle.get(step.large, 0.0))
+        if step.measured < -SIGNIFICANT * step.error:
             better = dataclasses.replace(step, measured=-step.measured)
             more = -step.unit * np.exp(Factor.of([better], {id(better): usual[id(step)]}).beyond(0))
         else:
-            more = max(0.0, step.harm + step.unit * (factor - 1))
+            more = max(0.0, step.harm + step.unit * (factor - 1)) * np.exp(believed)
         updated[step.small] = updated[step.large] + more
     return updated

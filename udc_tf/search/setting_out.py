@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 from keras import tree
 
-from udc_tf.search import evidence, spare_channels, start
-from udc_tf.search.chains import chains_of
+from udc_tf.search import evidence, moves, spare_channels, start
+from udc_tf.search.chains import chains_of, contents_of
 from udc_tf.search.repair import Budget, repair, smallest_of
 from udc_tf.training import batch_norm, training_data, workers
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _WARMUP_CERTAINTY = 6.0
 _LISTENING = (0.0, 0.25, 0.5)  # of what follows the warm-up
 _PARTS = 4  # of a batch, whose losses tell how certain their mean is
-_LEAST_IMAGES = 32  # of a round: fewer look certain by chance
+_LEAST_IMAGES = 64  # of a round: fewer look certain by chance
 _LEAST_BATCHES = 0.25  # of a run: below that nothing is looked at
 _MOST_BATCHES = 32
 _FORWARD_PASSES = 3  # that a training step costs
@@ -101,10 +101,12 @@ def listen(search: "SearchModel", number: int, rounds: int) -> None:
     if number and not batches:
         return
     if batches:
-        bases = evidence.bases_of(plan, likely)
-        losses = losses_of(search, evidence.configurations(plan, bases), batches)
-        found = evidence.steps_between(plan.decisions, harms, bases, losses, _prior(search))
-        harms = evidence.updated_harms(plan.decisions, harms, found, chains_of(plan))
+        bases = moves.bases_of(plan, likely)
+        losses = losses_of(search, moves.configurations(plan, bases), batches)
+        found = moves.steps_between(plan.decisions, harms, bases, losses, _prior(search))
+        harms = evidence.updated_harms(
+            plan.decisions, harms, found, chains_of(plan), contents_of(plan)
+        )
     harms = workers.mean_over_workers(search.distribute_strategy, harms)
     logits, pressure = _solved(search, harms, search.settings.certainty)
     state.move_start(logits, harms, pressure)
@@ -131,8 +133,8 @@ def affordable_batches(search: "SearchModel") -> float:
     if not settings.certainty or search.labelled is None or search.problem.start is not None:
         return 0.0
     largest = np.asarray([len(d.options) - 1 for d in plan.decisions])
-    moves = len(set(evidence.configurations(plan, evidence.bases_of(plan, largest // 2)).values()))
-    return (1 - _LOOKING) * _forward_passes(search) / moves
+    asked = moves.configurations(plan, moves.bases_of(plan, largest // 2))
+    return (1 - _LOOKING) * _forward_passes(search) / len(set(asked.values()))
 
 
 def _prior(search: "SearchModel") -> np.ndarray:
@@ -192,8 +194,8 @@ def _items(data: Any) -> Iterable[Any]:
 
 
 def losses_of(
-    search: "SearchModel", moves: Mapping[evidence.Move, tuple[int, ...]], batches: list[Any]
-) -> dict[evidence.Move, np.ndarray]:
+    search: "SearchModel", asked: Mapping[moves.Move, tuple[int, ...]], batches: list[Any]
+) -> dict[moves.Move, np.ndarray]:
     """The losses of each configuration, on parts of every batch."""
     options = search.state.options
 
@@ -217,14 +219,14 @@ def losses_of(
     states = [v.numpy() for v in random]
     found = {}
     with batch_norm.unchanged(search.network):
-        for chosen in dict.fromkeys(moves.values()):
+        for chosen in dict.fromkeys(asked.values()):
             for variable, value in zip(random, states, strict=True):
                 variable.assign(value)
             z = tf.one_hot(chosen, options)
             found[chosen] = np.concatenate([loss_of(z, batch).numpy() for batch in batches])
     for variable, value in zip(metrics, before, strict=True):
         variable.assign(value)
-    return {move: found[chosen] for move, chosen in moves.items()}
+    return {move: found[chosen] for move, chosen in asked.items()}
 
 
 def _rows(values: Any, begin: tf.Tensor, end: tf.Tensor) -> Any:
