@@ -24,6 +24,7 @@ from udc_tf.cli.dry_run import StepClock
 from udc_tf.cli.options import Options, Run, resolve
 from udc_tf.cli.training_steps import make_search
 from udc_tf.finetune.run import finetune
+from udc_tf.layers.links import Sampled
 from udc_tf.models.recipes import RECIPES
 from udc_tf.quantize import masks, ranking
 from udc_tf.search.memory_estimate import step_memory
@@ -81,7 +82,7 @@ def random_batches(run: Run, search: SearchModel, steps: int) -> tf.data.Dataset
 
 def masks_that_differ(search: SearchModel) -> int:
     """Weights that the device ranks otherwise than numpy does."""
-    pi, count = tf.exp(search.state.log_probabilities()), 0
+    pi, count = Sampled(tf.exp(search.state.log_probabilities())[None]), 0
     for layer in search.kernel_layers:
         if layer.buckets is None:
             continue

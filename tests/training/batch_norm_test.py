@@ -1,3 +1,5 @@
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -43,6 +45,23 @@ def test_the_fused_operation_computes_what_keras_does(config):
         found = _step(layer, x, upstream)
     for a, b in zip(found, wanted, strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6)
+
+
+def test_statistics_of_one_pass_are_those_of_its_calls():
+    inputs = keras.Input((5, 4, 3))
+    shared, other = (keras.layers.BatchNormalization(momentum=m) for m in (0.9, 0.5))
+    model = keras.Model(inputs, shared(other(shared(inputs))))
+    start, found = model.get_weights(), []
+    x = tf.constant(np.random.default_rng(0).normal(1.0, 2.0, (6, 5, 4, 3)).astype("float32"))
+    with batch_norm.fused(model):
+        for together in (contextlib.nullcontext, batch_norm.one_pass):
+            model.set_weights(start)
+            with together():
+                model(x, training=True)
+            found.append(model.get_weights())
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+    assert np.all(np.abs(shared.moving_mean) > 0.05)
 
 
 def _operations(layer, x, training=True):

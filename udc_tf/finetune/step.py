@@ -10,7 +10,7 @@ import tensorflow as tf
 from udc_tf.finetune.losses import Crossentropy, gives_probabilities
 from udc_tf.finetune.stages import Stages
 from udc_tf.layers.inventory import kernel_layers
-from udc_tf.training.batch_norm import batch_norm_layers
+from udc_tf.training.batch_norm import batch_norm_layers, one_pass
 from udc_tf.training.divergence import checked_finite
 from udc_tf.training.loss_scaling import unscaled
 from udc_tf.training.one_vector import OneVector
@@ -141,7 +141,8 @@ class Finetuner(TrainsInLockstep, keras.Model):
         # Keras divides a loss by the number of replicas, since their gradients are summed.
         replicas = self.distribute_strategy.num_replicas_in_sync
         with tf.GradientTape() as tape:
-            predictions = self(x, training=True)
+            with one_pass():
+                predictions = self(x, training=True)
             loss = self.compute_loss(x, y, predictions, sample_weight, training=True)
             if self._teacher is not None:
                 share = self.stages.distillation

@@ -29,7 +29,7 @@ from udc_tf.layers.kernels import (
     Shape,
 )
 from udc_tf.layers.layer_options import LayerOptions
-from udc_tf.layers.links import KernelLinks
+from udc_tf.layers.links import KernelLinks, Sampled
 from udc_tf.layers.mixture import mixed_kernels
 from udc_tf.quantize import masks, quantizers, ranking
 
@@ -120,16 +120,16 @@ class SearchableKernel(KernelLayer):
         sample = current_sample()
         return self.theta if sample is None else sample.kernel_of(self)
 
-    def kernels_of_samples(self, z: tf.Tensor) -> list[tf.Tensor]:
-        """The kernel under each of the samples z, [samples, decisions, options]."""
-        samples, links = z.shape[0], self._followed
+    def kernels_of_samples(self, sampled: Sampled) -> list[tf.Tensor]:
+        """The kernel under each of the samples."""
+        samples, links = sampled.count, self._followed
         bits: tuple[int, ...]
         bits, z_bits, ranges = (quantizers.FLOAT_BITS,), tf.ones([samples, 1]), tf.ones([1])
         if self.log_ranges is not None and self.options.bits is not None:
             bits, ranges = self.options.bits, tf.exp(self.log_ranges)
         if links.bits is not None:
-            z_bits = z[:, links.bits, : len(bits)]
-        scale = self._channel_and_window_masks(z)
+            z_bits = sampled.rows[links.bits][:, : len(bits)]
+        scale = self._channel_and_window_masks(sampled)
         if links.bits is None and self.buckets is None and scale is None:
             kernel = mixed_kernels(tf.convert_to_tensor(self.theta), bits, ranges, z_bits[:1])
             return [kernel[0]] * samples
@@ -140,50 +140,50 @@ class SearchableKernel(KernelLayer):
             ranges,
             z_bits,
             buckets=tf.convert_to_tensor(self.buckets) if masked else None,
-            tails=self._tails(z) if masked else None,
+            tails=self._tails(sampled) if masked else None,
             scale=scale,
             pruned_gradient=self.pruned_gradient,
         )
         return tf.unstack(kernels)
 
-    def _channel_and_window_masks(self, z: tf.Tensor) -> tf.Tensor | None:
+    def _channel_and_window_masks(self, sampled: Sampled) -> tf.Tensor | None:
         """The factors of whole taps and input channels, [samples, ...]; None if all are 1."""
-        samples, links, rank = z.shape[0], self._followed, len(self.theta.shape)
+        samples, links, rank = sampled.count, self._followed, len(self.theta.shape)
         masks = []
         if links.window is not None:
             shape = [samples, *self.kernel_size, 1, 1]
-            masks.append(tf.reshape(links.window.mask(z), shape))
+            masks.append(tf.reshape(links.window.mask(sampled), shape))
         if self.in_axis is not None and links.inputs is not None and links.inputs.decided:
             shape = [samples] + [1] * rank
             shape[1 + self.in_axis] = self.theta.shape[self.in_axis]
-            masks.append(tf.reshape(links.inputs.mask(z), shape))
+            masks.append(tf.reshape(links.inputs.mask(sampled), shape))
         return functools.reduce(tf.multiply, masks) if masks else None
 
-    def _tails(self, z: tf.Tensor) -> tf.Tensor:
+    def _tails(self, sampled: Sampled) -> tf.Tensor:
         row, options = self._followed.sparsity, len(self.options.sparsities or ())
         if row is None:
-            return masks.tail_sums(tf.ones([z.shape[0], 1]))
-        return masks.tail_sums(z[:, row, :options])
+            return masks.tail_sums(tf.ones([sampled.count, 1]))
+        return sampled.tails[row][:, : options + 1]
 
-    def activity(self, pi: tf.Tensor) -> tf.Tensor:
+    def activity(self, pi: Sampled) -> tf.Tensor:
         """Probability that each weight is there, from the probabilities of all decisions."""
         shape, links = self.theta.shape, self._followed
         active = tf.ones(shape)
         if links.window is not None:
-            active *= tf.reshape(links.window.mask(pi[None]), [*self.kernel_size, 1, 1])
-        outputs = links.outputs.mask(pi[None])
+            active *= tf.reshape(links.window.mask(pi), [*self.kernel_size, 1, 1])
+        outputs = links.outputs.mask(pi)
         if self.in_axis is None:
             return active * tf.reshape(outputs, shape[-2:])
         axes = [(self.out_axis, outputs)]
         if links.inputs is not None:
-            axes.insert(0, (self.in_axis, links.inputs.mask(pi[None])))
+            axes.insert(0, (self.in_axis, links.inputs.mask(pi)))
         for axis, mask in axes:
             along = [1] * len(shape)
             along[axis] = shape[axis]
             active *= tf.reshape(mask, along)
         return active
 
-    def ranked_buckets(self, pi: tf.Tensor, sorting: bool) -> tf.Tensor:
+    def ranked_buckets(self, pi: Sampled, sorting: bool) -> tf.Tensor:
         """Theta ranked anew, under the probabilities of all decisions."""
         return ranking.nested_buckets(
             tf.abs(tf.convert_to_tensor(self.theta)),

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import keras
 import tensorflow as tf
 
+from udc_tf.layers.links import Sampled
 from udc_tf.layers.searchable_kernels import SearchableKernel
 from udc_tf.quantize import ranking
 
@@ -30,7 +31,7 @@ def followers_of(
     variables = [v for v in followers if v is not None]
 
     def fresh() -> list[tf.Tensor]:
-        pi = probabilities()
+        pi = Sampled(probabilities()[None])
         buckets = [layer.ranked_buckets(pi, sorting) for layer in ranked]
         return [*buckets, *(layer.followed_ranges(range_follow) for layer in ranged)]
 

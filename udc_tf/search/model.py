@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ from udc_tf.training import batch_norm, schedules, training_data, workers
 from udc_tf.training.built_metrics import build_metrics
 from udc_tf.training.divergence import EndsWhenNotFinite, told_briefly
 from udc_tf.training.epochs import resumable_batches
+from udc_tf.training.one_vector import OneVector
 from udc_tf.training.training_state import KeepState, StatePlace, history_of
 
 _STATISTICS_BATCHES = 8
@@ -191,21 +193,12 @@ class SearchModel(StopsBetweenSteps, workers.TrainsInLockstep, keras.Model):
         self.derives_decision_rate = decision_optimizer is None
         self.decision_optimizer = keras.optimizers.get(decision_optimizer or "adam")
         self.range_optimizer = keras.optimizers.get(range_optimizer or keras.optimizers.Adam(1e-3))
-        super().compile(
-            optimizer,
-            loss,
-            loss_weights,
-            metrics,
-            weighted_metrics,
-            run_eagerly,
-            steps_per_execution,
-            jit_compile,
-            auto_scale_loss,
-        )
+        given = (optimizer, loss, loss_weights, metrics, weighted_metrics)
+        super().compile(*given, run_eagerly, steps_per_execution, jit_compile, auto_scale_loss)
         if self.network.built:
             self.optimizer.build(self.trainable_variables)
             self.decision_optimizer.build([self.state.logits])
-            self.range_optimizer.build(self.ranges)
+            self.range_optimizer.build([self.ranges_in_one.vector])
 
     @property
     def kernel_layers(self) -> list[SearchableKernel]:
@@ -216,6 +209,11 @@ class SearchModel(StopsBetweenSteps, workers.TrainsInLockstep, keras.Model):
     def ranges(self) -> list[keras.Variable]:
         """The ranges of all layers' quantizers, one vector per layer."""
         return [layer.log_ranges for layer in self.kernel_layers if layer.log_ranges is not None]
+
+    @functools.cached_property
+    def ranges_in_one(self) -> OneVector:
+        """What the ranges' optimizer moves."""
+        return OneVector(self.ranges)
 
     def fit(
         self,

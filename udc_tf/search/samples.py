@@ -9,7 +9,9 @@ import tensorflow as tf
 from keras import tree
 
 from udc_tf.layers.current_sample import following
+from udc_tf.layers.links import Sampled
 from udc_tf.layers.searchable_kernels import SearchableKernel
+from udc_tf.training import batch_norm
 
 _KNOWN = ("keras", "udc_tf")  # whose layers add no losses when they are called
 
@@ -24,6 +26,7 @@ class Samples:
 
     def __init__(self, z: tf.Tensor, rows: dict[str, int]):
         self.z, self.rows = z, rows
+        self._sampled = Sampled(z)
         self._kernels: dict[int, list[tf.Tensor]] = {}
 
     def view(self, index: int) -> "SampleView":
@@ -31,7 +34,7 @@ class Samples:
 
     def kernels_of(self, layer: SearchableKernel) -> list[tf.Tensor]:
         if id(layer) not in self._kernels:
-            self._kernels[id(layer)] = layer.kernels_of_samples(self.z)
+            self._kernels[id(layer)] = layer.kernels_of_samples(self._sampled)
         return self._kernels[id(layer)]
 
 
@@ -78,12 +81,12 @@ def predict_by_samples(
     """
     count = samples.z.shape[0]
     if count == 1:
-        with following(samples.view(0)):
+        with following(samples.view(0)), batch_norm.one_pass():
             return network(x, training=True)
 
     def of_sample(part: Any, z: tf.Tensor, kernels: Sequence[tf.Tensor]) -> Any:
         given = dict(zip(map(id, layers), kernels, strict=True))
-        with following(GivenSample(given, z, samples.rows)):
+        with following(GivenSample(given, z, samples.rows)), batch_norm.one_pass():
             return network(part, training=True)
 
     forward = traced_once(of_sample, network)

@@ -63,7 +63,7 @@ def _apply(
     of_logits, *of_ranges = unscaled(search.optimizer, [of_logits, *of_ranges])
     search.optimizer.apply(of_weights, search.trainable_variables)
     if of_ranges:
-        search.range_optimizer.apply(of_ranges, search.ranges)
+        search.ranges_in_one.apply(search.range_optimizer, of_ranges)
     # Frozen during the warm-up: without gradient, and with the optimizer's clock put back to zero,
     # so that it starts afresh afterwards. (No tf.cond: replicas cannot synchronise in one.)
     of_logits = tf.where(now.warming_up, tf.zeros_like(of_logits), of_logits)

@@ -6,8 +6,9 @@ judged they are measured again.
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -117,11 +118,79 @@ def _fused_call(
         epsilon=layer.epsilon,
         is_training=True,
     )
-    # The variance of the population is told, that of the batch is what Keras keeps.
-    count = tf.cast(tf.size(values) // channels, tf.float32)
-    for kept, seen in (
-        (layer.moving_mean, mean),
-        (layer.moving_variance, variance * ((count - 1.0) / count)),
-    ):
-        kept.assign(kept * layer.momentum + seen * (1.0 - layer.momentum))
+    seen = _Seen(layer, mean, variance, tf.size(values))
+    passes = _passes()
+    if passes:
+        passes[-1].add(seen)
+    else:
+        _follow([seen])
     return tf.cast(outputs, layer.compute_dtype)
+
+
+class _Seen(NamedTuple):
+    """What one call of a layer saw; the variance is the population's."""
+
+    layer: keras.layers.BatchNormalization
+    mean: tf.Tensor
+    variance: tf.Tensor
+    size: tf.Tensor  # numbers that were normalized
+
+
+class _Pass:
+    """Statistics of a forward pass that moving ones have yet to follow."""
+
+    def __init__(self) -> None:
+        self._seen: list[_Seen] = []
+
+    def add(self, seen: _Seen) -> None:
+        if any(other.layer is seen.layer for other in self._seen):
+            self.end()  # each call of a layer counts by itself
+        self._seen.append(seen)
+
+    def end(self) -> None:
+        if self._seen:
+            _follow(self._seen)
+        self._seen = []
+
+
+_active = threading.local()  # a replica has a thread of its own
+
+
+def _passes() -> list[_Pass]:
+    return _active.__dict__.setdefault("passes", [])
+
+
+@contextlib.contextmanager
+def one_pass() -> Iterator[None]:
+    """Moving statistics of all layers called inside follow together, at the end.
+
+    Some ten operations on long vectors do what else are that many for each layer.
+    """
+    _passes().append(_Pass())
+    try:
+        yield
+        _passes()[-1].end()
+    finally:
+        _passes().pop()
+
+
+def _follow(seen: Sequence[_Seen]) -> None:
+    """Moving statistics take their share of what was seen, as Keras does it."""
+    channels = [s.mean.shape[0] for s in seen]
+    layer_of = np.repeat(np.arange(len(seen)), channels)
+    # The variance of the population is told, that of the batch is what Keras keeps.
+    counts = tf.cast(tf.stack([s.size for s in seen]), tf.float32) / np.asarray(
+        channels, np.float32
+    )
+    variances = tf.concat([s.variance for s in seen], axis=0)
+    variances *= tf.gather((counts - 1.0) / counts, layer_of)
+    momentum = tf.gather(tf.stack([s.layer.momentum for s in seen]), np.tile(layer_of, 2))
+    found = tf.concat([*(s.mean for s in seen), variances], axis=0)
+    kept: list[Any] = [
+        *(s.layer.moving_mean for s in seen),
+        *(s.layer.moving_variance for s in seen),
+    ]
+    before = tf.concat([tf.convert_to_tensor(v) for v in kept], axis=0)
+    after = before * momentum + found * (1.0 - momentum)
+    for variable, value in zip(kept, tf.split(after, channels * 2), strict=True):
+        variable.assign(value)
