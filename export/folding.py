@@ -117,7 +117,7 @@ def within_int32(kernel: Kernel, input_scale: np.float32, output_scale: np.float
     dead = np.flatnonzero(scales < smallest)
     if not len(dead):
         return kernel
-    if len(kernel.scales) == 1:
+    if len(kernel.scales) < kernel.channels:
         # One scale for all: nothing to be done for single channels, and none was folded into it.
         raise ConversionError(
             f"The bias of the layer `{kernel.layer}` is too large for 32 bits beside weights of "

@@ -11,6 +11,7 @@ from tests.support.networks import normal
 from udc_tf.export import errors, folding, tflite_file, vela
 from udc_tf.export.integer_network import Kernel
 from udc_tf.export.lowering import lower
+from udc_tf.graph.affine import Affine
 
 
 class TestFolding:
@@ -78,6 +79,13 @@ class TestFolding:
         assert written.collapsed == (1,)
         assert written.codes[0].all() and not written.codes[1].any()
         assert abs(written.bias[1] / (0.1 * written.scales[1])) <= 2**30
+
+    def test_small_number_added_to_a_single_channel_of_next_to_nothing(self):
+        """As LayerNormalization adds its epsilon to the variance of what is all alike."""
+        affine = Affine(np.array([1.0]), np.array([0.001]))
+        kernel = folding.affine_kernel("epsilon", affine)
+        written = folding.within_int32(kernel, input_scale=1e-12, output_scale=4e-6)
+        assert written.bias[0] / (1e-12 * written.scales[0]) <= 2**30
 
 
 def _operators():
