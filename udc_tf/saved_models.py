@@ -5,9 +5,11 @@ what it takes for safe, but what that is has changed from version to version; he
 down: Keras' own building blocks, and what is registered in this process already.
 """
 
+import contextlib
 import copy
 import json
 import os
+import warnings
 import zipfile
 from typing import Any
 
@@ -69,7 +71,7 @@ def load_model(path: str | os.PathLike, remedy: str, compile: bool = False) -> k
     Args:
         path: of the file.
         remedy: what to do if it is damaged, for the message.
-        compile: with the loss and optimizer it was saved with.
+        compile: with the loss and optimizer it was saved with, if Keras can read them back.
 
     Raises:
         DamagedFileError: it is not such a file, or asks for code of its own.
@@ -78,14 +80,25 @@ def load_model(path: str | os.PathLike, remedy: str, compile: bool = False) -> k
         if os.fspath(path).endswith((".h5", ".hdf5")):
             with h5py.File(path, "r") as file:
                 check_config(json.loads(file.attrs["model_config"]))
-            return keras.saving.load_model(path, compile=compile, safe_mode=True)
+                check_config(json.loads(file.attrs.get("training_config", "{}")))
+            return _loaded(path, compile)
         with zipfile.ZipFile(path) as archive:
             if strange := {*archive.namelist()} - _MEMBERS:
                 raise UntrustedModelError(f"{min(strange)!r} is no part of such a file")
             check_config(json.loads(archive.read("config.json")))
-        return keras.saving.load_model(path, compile=compile, safe_mode=True)
+        return _loaded(path, compile)
     except Exception as error:  # whatever is inside the file
         raise DamagedFileError(path, error, remedy) from error
+
+
+def _loaded(path: str | os.PathLike, compile: bool) -> keras.Model:
+    if compile:
+        # Keras writes losses that it does not read, such as "mse" in an .h5 file. The network is
+        # there all the same; if it is not, what follows says so.
+        with contextlib.suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about an optimizer whose state is not there
+            return keras.saving.load_model(path, compile=True, safe_mode=True)
+    return keras.saving.load_model(path, compile=False, safe_mode=True)
 
 
 def check_config(config: Any) -> None:

@@ -3,13 +3,11 @@
 import importlib
 import os
 import pathlib
-import warnings
 from typing import Any
 
 import keras
 import numpy as np
 
-from udc_tf.files import DamagedFileError
 from udc_tf.finetune.losses import Crossentropy
 from udc_tf.graph.traceable import as_functional
 from udc_tf.saved_models import load_model
@@ -36,12 +34,7 @@ def trained_model(model: keras.Model | str | os.PathLike) -> keras.Model:
         path = pathlib.Path(model)
         if not path.is_file():
             raise ValueError(f"A trained model is a .keras or .h5 file. Received: {str(path)!r}")
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about an optimizer that nobody will use
-                model = load_model(path, _REMEDY, compile=True)  # its loss tells of the outputs
-        except DamagedFileError:
-            model = load_model(path, _REMEDY)
+        model = load_model(path, _REMEDY, compile=True)  # its loss tells of the outputs
     if not isinstance(model, keras.Model):
         raise ValueError(f"A Keras model is needed, or its file. Received: {model!r}")
     as_functional(model)  # refuses subclassed ones
