@@ -142,9 +142,27 @@ class TestUpdatedHarms:
         assert found["a"] == found["d"] == 1.0
         assert min(found.values()) > 0.1
 
-    def test_what_matters_more_than_its_kind_must_do_so_beside_all(self):
-        assert self._beside_widths({"a": 0.004, "b": 0.004, "c": 0.1})["c"] == 1.0
-        assert self._beside_widths({"a": 0.004, "b": 0.004, "c": 9.0})["c"] > 10
+    def test_a_gain_must_count_beside_all_kinds(self):
+        kinds = [("width", name) for name in "abc"] + [("bits", name) for name in "abc"]
+        decisions = [Decision(kind, name, _WIDTHS) for kind, name in kinds]
+        harms = np.tile(_HARM, (6, 1))
+        losses = _losses([0.2] * 3 + [0.004] * 3, 0.0001)
+
+        def factor_of_more_bits(gain: float) -> float:
+            gained = {**losses, (3, 2): losses[3, 1] - gain}
+            steps = moves.steps_between(decisions, harms, np.ones((6, 6), int), gained)
+            updated = evidence.updated_harms(decisions, harms, steps)
+            return (updated[3, 1] - updated[3, 2]) / (harms[3, 1] - harms[3, 2])
+
+        assert factor_of_more_bits(0.004) == 1.0
+        assert factor_of_more_bits(2.0) > 10
+
+    def test_what_looks_large_by_chance_does_not_count(self):
+        decisions, harms, steps = _measured({"a": 0.1, "b": 0.1, "c": 0.1, "d": 0.1}, kind="bits")
+        uncertain = [
+            dataclasses.replace(s, measured=3.0, error=2.0) if s.decision == 0 else s for s in steps
+        ]
+        np.testing.assert_allclose(evidence.updated_harms(decisions, harms, uncertain)[0], _HARM)
 
     def test_order_of_options_stays(self):
         for kind in ("width", "bits"):

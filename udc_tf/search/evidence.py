@@ -63,8 +63,9 @@ def listened_to(x: float, relative_error: float, least: float = _MARGIN_OF_LOSSE
 class Usual(NamedTuple):
     """The loss per unit of harm that is usual for a kind of decisions, and for all of them.
 
-    What harms less is compared with its own kind. What harms more must do so beside all others: a
-    network that hardly minds how many bits it has would else mind two that it minds a little.
+    What is lost is compared with its own kind. What is gained, and then takes bytes from all
+    others, must count beside all of them: a network that hardly minds how many bits it has would
+    else give more to each layer that minds a little.
     """
 
     of_kind: float
@@ -86,19 +87,15 @@ class Factor:
     @classmethod
     def of(cls, steps: Sequence[Step], usual: Mapping[int, Usual]) -> "Factor":
         """`usual`: by the identity of a step."""
-        found = cls._beside(steps, {i: u.of_kind for i, u in usual.items()})
-        if found.log <= 0:
-            return found
-        more = cls._beside(steps, {i: max(u) for i, u in usual.items()})
-        return dataclasses.replace(more, log=max(0.0, more.log))
-
-    @classmethod
-    def _beside(cls, steps: Sequence[Step], usual: Mapping[int, float]) -> "Factor":
-        measured = sum(s.measured / usual[id(s)] for s in steps)
-        error = np.sqrt(sum((s.error / usual[id(s)]) ** 2 for s in steps)) + NOTHING
+        measured = sum(s.measured / usual[id(s)].of_kind for s in steps)
+        errors = [s.error / usual[id(s)].of_kind for s in steps]
+        error = np.sqrt(sum(e**2 for e in errors)) + NOTHING
         size, units = max(measured, error), sum(s.unit for s in steps)
         known = np.log(units / sum(s.weight for s in steps))
-        return cls(float(np.log(size / units)), float(error / size), float(known))
+        log = np.log(size / units)
+        if measured <= SIGNIFICANT * error:
+            log = min(log, 0.0)  # by chance it may look like more than it is
+        return cls(float(log), float(error / size), float(known))
 
     @classmethod
     def mean(cls, factors: Sequence["Factor"]) -> "Factor":
@@ -249,7 +246,8 @@ def _of_gain(step: Step, usual: Mapping[int, Usual], believed: float) -> float:
     factor = float(np.exp(believed))
     if not step.is_significant:
         return factor
-    lasting = {id(step): Usual(*(LASTING * loss for loss in usual[id(step)]))}
+    loss = LASTING * max(usual[id(step)])
+    lasting = {id(step): Usual(loss, loss)}
     found = float(np.exp(Factor.of([step], lasting).beyond(believed, _MARGIN)))
     if found <= factor:
         return factor
