@@ -138,7 +138,7 @@ class TestCommandLine:
         "flags, message",
         [
             ({"flash": "6KiB,6KiB"}, "budgets must differ"),
-            ({"flash": "6KiB,8"}, "Received: '8'"),
+            ({"flash": "6KiB,8"}, "Received: '6KiB,8'"),
             ({"flash": "6KiB,8KiB", "warmup": 0.1, "search_epochs": 5}, "an epoch or more"),
         ],
     )
