@@ -28,7 +28,8 @@ believed by then.
 Steps above the base are another matter than those below. Weights that were trained around the base
 miss at once what is taken from them, and training gets most of that back; they hardly gain by more
 of anything, but what they gain is there to stay. So a gain is compared with a share of what is
-usual for losses, counts if it is significant and more than expected, and not if it is less.
+usual for losses of all kinds, counts if it is significant and more than expected, and not if it is
+less.
 """
 
 import dataclasses
