@@ -111,6 +111,16 @@ class TestUpdatedHarms:
         gain, loss = updated[1] - updated[2], updated[0] - updated[1]
         assert gain > 2 * loss > 2 * (_HARM[0] - _HARM[1])
 
+    def test_what_is_missed_below_says_nothing_of_more(self):
+        decisions, harms, steps = _measured({"a": 0.2, "b": 0.2, "c": 0.2}, kind="bits")
+        missed = [
+            dataclasses.replace(s, measured=0.0 if s.upward else 10.0) if s.decision == 0 else s
+            for s in steps
+        ]
+        updated = evidence.updated_harms(decisions, harms, missed)[0]
+        assert updated[0] - updated[1] > 20 * (_HARM[0] - _HARM[1])
+        np.testing.assert_allclose(updated[1] - updated[2], _HARM[1] - _HARM[2])
+
     def test_a_gain_is_what_it_says_where_the_prior_expects_none(self):
         decisions, harms, steps = _measured({"a": 0.2, "b": 0.2, "c": 0.2}, kind="bits")
         harms[0] = (0.51, 0.01, 0.0)

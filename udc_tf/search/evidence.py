@@ -243,7 +243,11 @@ def _of_loss(step: Step, usual: Mapping[int, Usual], believed: float) -> float:
 
 
 def _of_gain(step: Step, usual: Mapping[int, Usual], believed: float) -> float:
-    """It is what the gain says, in units, even where the prior expects next to nothing."""
+    """It is what the gain says, in units, even where the prior expects next to nothing.
+
+    That a layer misses what is taken from it does not say that it would gain by more.
+    """
+    believed = min(believed, 0.0)
     factor = float(np.exp(believed))
     if not step.is_significant:
         return factor
