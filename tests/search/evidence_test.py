@@ -17,14 +17,15 @@ _WIDTHS = (0.25, 0.5, 1.0)
 _HARM = np.array([1.0, 0.5, 0.0])
 
 
-def _losses(slopes, noise):
-    """Of every option, by so much per unit of harm."""
+def _losses(slopes, noise, options=3):
+    """Of so many options, by so much per unit of harm."""
     rng = np.random.default_rng(0)
-    return {
+    losses = {
         (row, option): slope * _HARM[option] + noise * rng.normal(size=16)
         for row, slope in enumerate(slopes)
         for option in range(3)
     }
+    return {move: loss for move, loss in losses.items() if move[1] < options}
 
 
 def _measured(per_layer: dict[str, float], kind: str = "width", noise: float = 0.01):
@@ -32,7 +33,8 @@ def _measured(per_layer: dict[str, float], kind: str = "width", noise: float = 0
     decisions = [Decision(kind, name, _WIDTHS) for name in per_layer]
     harms = np.tile(_HARM, (len(decisions), 1))
     bases = np.ones((len(decisions), len(decisions)), int)
-    losses = _losses(per_layer.values(), noise)
+    options = 2 if kind == "width" else 3  # of widths none above the base is measured
+    losses = _losses(per_layer.values(), noise, options)
     return decisions, harms, moves.steps_between(decisions, harms, bases, losses)
 
 
@@ -81,15 +83,16 @@ class TestUpdatedHarms:
         bases = np.ones((3, 3), int)
 
         def second(slope):
-            losses = _losses((0.5, 0.5, slope), 0.001)
+            losses = _losses((0.5, 0.5, slope), 0.001, options=2)
             steps = moves.steps_between(decisions, harms, bases, losses, prior)
             return evidence.updated_harms(decisions, harms, steps)[2, 0]
 
         assert second(0.02) < 0.15
         np.testing.assert_allclose([second(0.08), second(0.4)], 0.3)
 
-    def test_steps_up_count_only_if_they_gain_more(self):
-        decisions, harms, steps = _measured({"a": 0.2, "b": 0.2, "c": 0.2}, kind="bits")
+    @pytest.mark.parametrize("kind", ["bits", "sparsity"])
+    def test_steps_up_count_only_if_they_gain_more(self, kind):
+        decisions, harms, steps = _measured({"a": 0.2, "b": 0.2, "c": 0.2}, kind=kind)
 
         def with_gain(gain):
             changed = [
@@ -111,8 +114,9 @@ class TestUpdatedHarms:
         gain, loss = updated[1] - updated[2], updated[0] - updated[1]
         assert gain > 2 * loss > 2 * (_HARM[0] - _HARM[1])
 
-    def test_what_is_missed_below_says_nothing_of_more(self):
-        decisions, harms, steps = _measured({"a": 0.2, "b": 0.2, "c": 0.2}, kind="bits")
+    @pytest.mark.parametrize("kind", ["bits", "sparsity"])
+    def test_what_is_missed_below_says_nothing_of_more(self, kind):
+        decisions, harms, steps = _measured({"a": 0.2, "b": 0.2, "c": 0.2}, kind=kind)
         missed = [
             dataclasses.replace(s, measured=0.0 if s.upward else 10.0) if s.decision == 0 else s
             for s in steps

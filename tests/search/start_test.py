@@ -9,7 +9,7 @@ import udc_tf
 from udc_tf.cost.priced_network import Decision
 from udc_tf.models import resnet8
 from udc_tf.search import decisions
-from udc_tf.search.start import first_guess, harm, harm_of_operators, harm_of_widths
+from udc_tf.search.start import first_guess, harm, harm_of_operators, harm_of_widths, harms_of
 
 _X = np.random.default_rng(0).normal(size=(16, 16, 16, 3)).astype("float32")
 _Y = np.arange(16) % 10
@@ -176,3 +176,13 @@ def test_any_harm_finds_the_pressure_that_meets_the_budget():
     logits, pressure = first_guess(harms, np.ones((2, 3), bool), cost_ratios, 60.0)
     assert pressure > 1e4
     assert logits.argmax(axis=1).tolist() == [0, 2]
+
+
+def test_a_first_convolution_minds_pruning_most():
+    search = _search(20_000)
+    plan = search.problem.plan
+    thetas = {p.name: k.theta for p, k in zip(plan.layers, search.kernel_layers, strict=True)}
+    rows = zip(plan.decisions, harms_of(plan, thetas, search.state.options), strict=True)
+    first, *others = [row for d, row in rows if d.kind == "sparsity"]
+    np.testing.assert_allclose(first, 3 * others[0])
+    assert all((row == others[0]).all() for row in others)

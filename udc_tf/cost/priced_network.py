@@ -25,15 +25,21 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True)
 class PricedLayer:
-    """A layer with a kernel, as the costs see it."""
+    """A layer with a kernel, as the costs see it.
+
+    Attributes:
+        inputs: None: each output channel reads one input channel.
+        is_first: it reads what the network is given.
+    """
 
     name: str
-    inputs: ChannelMap | None  # None: each output channel reads one input channel
+    inputs: ChannelMap | None
     outputs: ChannelMap
     kernel_size: tuple[int, ...]
     positions: int | None
     options: LayerOptions
     gates: tuple[Gate, ...] = ()
+    is_first: bool = False
 
     @property
     def taps(self) -> int:

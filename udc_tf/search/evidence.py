@@ -230,10 +230,12 @@ def factors_of(
 ) -> list[float]:
     """By what each step's harm is multiplied, in a layer of whose harms as much is believed."""
     of_decision = _beyond(_downward(steps, usual), of_layer)
-    if graded:
-        return [float(np.exp(of_decision))] * len(steps)
     return [
-        _of_gain(s, usual, of_decision) if s.upward else _of_loss(s, usual, of_decision)
+        _of_gain(s, usual, of_decision)
+        if s.upward
+        else float(np.exp(of_decision))
+        if graded
+        else _of_loss(s, usual, of_decision)
         for s in steps
     ]
 

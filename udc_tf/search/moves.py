@@ -63,16 +63,23 @@ class Step:
 def options_to_measure(decision: Decision, base: int) -> list[int]:
     """The base and the smallest; of bits and kernel sizes their neighbours, too; of operators all.
 
+    Of sparsities also the largest: weights that were pruned once may be missed by now. Channels
+    that the base lacks have seen too little training to be of use at once.
+
     >>> options_to_measure(Decision("width", "conv", (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)), 2)
     [0, 2]
+    >>> options_to_measure(Decision("sparsity", "conv", (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)), 2)
+    [0, 2, 5]
     >>> options_to_measure(Decision("bits", "conv", (1, 2, 4, 8)), 2)
     [0, 1, 2, 3]
     """
     count = len(decision.options)
     if decision.kind == "choice":
         return list(range(count))
-    if decision.kind in GRADED:
+    if decision.kind == "width":
         return sorted({0, base})
+    if decision.kind == "sparsity":
+        return sorted({0, base, count - 1})
     return sorted({0, max(base - 1, 0), base, min(base + 1, count - 1)})
 
 

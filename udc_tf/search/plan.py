@@ -163,6 +163,7 @@ def _priced(
     if space.is_frozen(node.name):
         left_out[node.name] = "the search space freezes it"
     inputs: ChannelMap | None = channels.map_of(node.inputs[0])
+    is_first = inputs is not None and bool((inputs.group == FIXED).all())
     if rule_of_node(node).channels is Channels.REPEATS:
         inputs = None
     elif inputs is not None and (groups := getattr(node.layer, "groups", 1)) > 1:
@@ -176,6 +177,7 @@ def _priced(
         positions=_positions(node),
         options=dataclasses.replace(options, kernels=kernels),
         gates=node.gates,
+        is_first=is_first,
     )
 
 
