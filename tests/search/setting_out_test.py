@@ -131,7 +131,7 @@ def test_only_what_can_be_afforded_is_measured(searched):
 
 def test_a_short_run_puts_rounds_together_until_there_is_enough_to_hear(searched):
     planned = searched.state.planned.numpy()
-    searched.state.planned.assign(48)  # each of three rounds may take two batches of 16 images
+    searched.state.planned.assign(58)  # each of three rounds may take two batches of 16 images
     assert len(setting_out.moments(searched)) == 4
     heard = []
     for number in (1, 2):

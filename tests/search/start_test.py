@@ -110,7 +110,7 @@ class TestFirstGuess:
         assert all(kept[name] == 1 for name in small) and kept["block3_conv2"] < 0.5
 
     def test_a_short_search_stays_near(self):
-        search = _search("14KiB", warmup=0.5)
+        search = _search("16KiB", warmup=0.5)
         guesses, guess = [], search.set_out
         search.set_out = lambda: (guess(), guesses.append(search.state.logits.numpy()))
         search.fit(_X, _Y, batch_size=8, epochs=8, verbose=0)

@@ -44,10 +44,10 @@ _WIDTH, _NARROWNESS = 0.4, 0.1
 # Channels beyond what they are made from are mixtures of each other; a ReLU makes two of a value.
 _PARTS_OF_A_VALUE, _OF_MIXTURES = 2, 0.5
 _PRUNING, _PRUNING_MORE = 0.08, 0.018
-# What a first convolution does not look at, no other layer sees. AlexNet's, VGG-16's and LeNet-5's
-# keep 84, 58 and 66% of their weights where most other convolutions of theirs keep 12 to 38% (Han
-# et al., 2015, "Learning both weights and connections"): by the harm above they mind two to seven
-# times as much.
+# What a first convolution does not look at, no other layer sees, unless it may be left out as a
+# whole. AlexNet's, VGG-16's and LeNet-5's keep 84, 58 and 66% of their weights where most other
+# convolutions of theirs keep 12 to 38% (Han et al., 2015, "Learning both weights and connections"):
+# by the harm above they mind two to seven times as much.
 _FIRST = 3.0
 _LEFT_OUT = 1.0
 _NOTHING = 1e-6
@@ -200,7 +200,7 @@ def harms_of(
     A width counts once for every layer that writes its channels: those of a residual network's
     trunk are missed in all of its blocks.
     """
-    first = {layer.name for layer in plan.layers if layer.is_first and layer.taps > 1}
+    first = {q.name for q in plan.layers if q.is_first and q.taps > 1 and not q.gates}
     writers: dict[str, list[int]] = {}
     for layer in plan.layers:
         if layer.inputs is not None:  # a depthwise layer has the channels it is given
