@@ -10,6 +10,7 @@ what `step_memory` estimates.
 """
 
 import concurrent.futures
+import dataclasses
 import functools
 import multiprocessing
 import os
@@ -24,24 +25,32 @@ import tensorflow as tf
 import udc_tf
 from benchmarks import harness
 from benchmarks.harness import Row, Rows, table
-from udc_tf.models import mobilenet_v2, resnet8, wide_resnet
+from udc_tf.models import mobilenet_v2, recipes, resnet8
 from udc_tf.search.memory_estimate import step_memory
 
-KINDS: dict[str, dict[str, Any] | None] = {
+_PAPER = recipes.get("cifar100_0.55MB")
+KINDS: dict[str, udc_tf.SearchSettings | None] = {
     "plain": None,
-    "4 samples": {"samples": 4},
-    "4 samples, 1 per pass": {"samples": 4, "samples_per_pass": 1},
-    "32 samples, 1 per pass": {"samples": 32, "samples_per_pass": 1},  # the recipes of the paper
+    "4 samples": udc_tf.SearchSettings(evidence=0.0),
+    "4 samples, 1 per pass": udc_tf.SearchSettings(samples_per_pass=1, evidence=0.0),
+    # The paper's recipe has 32 samples of 128 examples each, one after the other. How many follow
+    # upon the second makes no difference to what lives at once, nor how many examples to the rest.
+    "32 samples, 1 per pass": _PAPER.search,
+    "2 samples, 1 per pass": dataclasses.replace(_PAPER.search, samples=2),
 }
-_FEW = ("plain", "4 samples", "4 samples, 1 per pass")
-NETWORKS: dict[str, tuple[Any, str, tuple[int, ...], tuple[str, ...]]] = {
-    "resnet8, 32x32": (lambda: resnet8((32, 32, 3)), "24KiB", (128, 768), _FEW),
+Batches = dict[str, tuple[int, ...]]  # of each kind
+NETWORKS: dict[str, tuple[Callable[[], keras.Model], str | udc_tf.SearchSpace, str, Batches]] = {
+    "resnet8, 32x32": (
+        lambda: resnet8((32, 32, 3)), "ethos_u55", "24KiB",
+        dict.fromkeys(("plain", "4 samples", "4 samples, 1 per pass"), (128, 768)),
+    ),
     "mobilenet_v2 0.35, 96x96": (
-        lambda: mobilenet_v2((96, 96, 3), classes=10, alpha=0.35), "256KiB", (64,), _FEW,
+        lambda: mobilenet_v2((96, 96, 3), classes=10, alpha=0.35), "ethos_u55", "256KiB",
+        dict.fromkeys(("plain", "4 samples", "4 samples, 1 per pass"), (64,)),
     ),
     "wide_resnet 20-10, 32x32": (
-        lambda: wide_resnet((32, 32, 3), classes=100), "0.55MB", (32,),
-        ("32 samples, 1 per pass", "plain"),
+        _PAPER.model, _PAPER.space, "0.55MB",
+        {"32 samples, 1 per pass": (64,), "2 samples, 1 per pass": (256,), "plain": (64,)},
     ),
 }  # fmt: skip
 STEPS = 2
@@ -56,14 +65,13 @@ def _resident(name: str) -> float:
 
 def _trained(network: str, kind: str, batch: int) -> tuple[Callable[[], object], float]:
     """Two steps, to be called; and the MiB that are estimated for one."""
-    make, budget, *_ = NETWORKS[network]
+    make, space, budget, _ = NETWORKS[network]
     model, settings, estimate = make(), KINDS[kind], 0.0
     sgd, loss = keras.optimizers.SGD(1e-3, momentum=0.9), "sparse_categorical_crossentropy"
     if settings is None:
         model.compile(sgd, loss, jit_compile=False)
     else:
-        settings = udc_tf.SearchSettings(**settings, evidence=0.0)
-        model = udc_tf.make_searchable(model, "ethos_u55", udc_tf.Flash(budget), settings)
+        model = udc_tf.make_searchable(model, space, udc_tf.Flash(budget), settings)
         model.compile(sgd, loss, decision_optimizer=keras.optimizers.Adam(1e-3))
         model.problem.require_device()  # asks Vela, which needs memory of its own
         estimate = step_memory(model, batch).total / 2**20
@@ -96,7 +104,7 @@ def peak_of_tensors(network: str, kind: str, batch: int) -> Row:
 
 def measure(network: str, kind: str) -> Row:
     row: Row = {}
-    for batch in NETWORKS[network][2]:
+    for batch in NETWORKS[network][-1][kind]:
         found = [
             _in_a_process(peak, counted, network, kind, batch)
             for peak, counted in ((peak_of_tensors, True), (peak_of_process, False))
@@ -117,13 +125,13 @@ def report(rows: Mapping[str, Row]) -> str:
     head = ("network", "batch", "step", "MiB of tensors", "/ plain", "estimated", "of the process",
             "/ plain")  # fmt: skip
     lines = []
-    for network, (_, _, batches, kinds) in NETWORKS.items():
-        for batch in batches:
-            plain = rows.get(f"{network}, plain", {}).get(f"batch {batch}")
-            for kind in kinds:
-                row = rows.get(f"{network}, {kind}", {}).get(f"batch {batch}")
-                if row is None:
-                    continue
+    for network, (*_, kinds) in NETWORKS.items():
+        cases = [(batch, kind) for kind, batches in kinds.items() for batch in batches]
+        for batch, kind in sorted(cases, key=lambda case: case[0]):
+            plain, row = (
+                rows.get(f"{network}, {k}", {}).get(f"batch {batch}") for k in ("plain", kind)
+            )
+            if row is not None:
                 tensors, process = (
                     (row[of], f"{row[of] / plain[of]:.2f}" if plain else "")
                     for of in ("tensors", "process")

@@ -51,6 +51,28 @@ def test_one_tap_is_a_convolution(sizes, strides, padding):
     np.testing.assert_allclose(models[0](x), models[1](x), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("size,strides,dilation", [(3, 1, 1), (4, 2, 1), ((5, 2), 1, 1), (3, 1, 2)])
+@pytest.mark.parametrize("ones", [(1, 1), (1,)])
+def test_depthwise_on_one_position(ones, size, strides, dilation):
+    flat = len(ones) == 1
+    size = size[0] if flat and isinstance(size, tuple) else size
+    ours, theirs = (
+        (udc_tf.UDCDepthwiseConv1D, kl.DepthwiseConv1D)
+        if flat
+        else (udc_tf.UDCDepthwiseConv2D, kl.DepthwiseConv2D)
+    )
+    inputs = keras.Input((*ones, 3))
+    options = {"strides": strides, "dilation_rate": dilation, "depth_multiplier": 2}
+    models = [
+        keras.Model(inputs, kind(size, padding="same", **options)(inputs))
+        for kind in (ours, theirs)
+    ]
+    assert models[0].output_shape == models[1].output_shape
+    models[1].set_weights(models[0].get_weights())
+    x = normal(*ones, 3)
+    np.testing.assert_allclose(models[0](x), models[1](x), rtol=1e-6, atol=1e-6)
+
+
 def test_depthwise_as_keras_layer(tmp_path):
     layer = udc_tf.UDCDepthwiseConv2D(3, depth_multiplier=2, bits=(4, 8), sparsities=(0.5, 1.0))
     run_layer_test(layer, _IMAGE, (6, 6, 6), tmp_path, trainable=2, non_trainable=2)

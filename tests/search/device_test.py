@@ -11,6 +11,7 @@ from tests.support.gpu_kernels import nodes_of, without_gpu_kernel
 from udc_tf.finetune.step import Finetuner
 from udc_tf.quantize import ranking
 from udc_tf.search.state import SearchState
+from udc_tf.training import batch_norm
 
 _NETWORKS = {
     "resnet": (lambda: networks.resnet(8, (4, 4, 8, 8)), 9000),
@@ -25,7 +26,8 @@ _ON_THE_HOST = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
 def _graph(trained: keras.Model, model: keras.Model):
     """The training step of `trained` for examples of the model's shapes."""
     x, y = (tf.TensorSpec([None, *t.shape[1:]]) for t in (model.inputs[0], model.outputs[0]))
-    return tf.function(lambda x, y: trained.train_step((x, y))).get_concrete_function(x, y)
+    with batch_norm.fused(trained.network):  # as `fit` traces it
+        return tf.function(lambda x, y: trained.train_step((x, y))).get_concrete_function(x, y)
 
 
 def _check(concrete) -> None:
@@ -38,7 +40,7 @@ class TestGraphs:
     def test_search_steps_have_gpu_kernels_only(self, name, monkeypatch):
         monkeypatch.setattr(ranking, "sorts_here", lambda _=False: True)  # as on a GPU
         build, budget = _NETWORKS[name]
-        model, settings = build(), udc_tf.SearchSettings(samples=1)
+        model, settings = build(), udc_tf.SearchSettings(samples=2)
         search = udc_tf.make_searchable(model, "ethos_u55", udc_tf.Flash(budget), settings)
         search.compile(loss="mse", metrics=["mae"])
         _check(_graph(search, model))

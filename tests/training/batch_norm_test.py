@@ -64,6 +64,31 @@ def test_statistics_of_one_pass_are_those_of_its_calls():
     assert np.all(np.abs(shared.moving_mean) > 0.05)
 
 
+@pytest.mark.parametrize("twice", [False, True])
+def test_passes_are_followed_in_turn(twice):
+    inputs = keras.Input((5, 4, 3))
+    shared, other = (keras.layers.BatchNormalization(momentum=m) for m in (0.9, 0.5))
+    outputs = other(shared(inputs))
+    model = keras.Model(inputs, shared(outputs) if twice else outputs)
+    rng = np.random.default_rng(0)
+    batches = [rng.normal(i, 2.0, (6, 5, 4, 3)).astype("float32") for i in range(3)]
+    start, found = model.get_weights(), []
+    with batch_norm.fused(model):
+        for x in batches:
+            with batch_norm.one_pass():
+                model(x, training=True)
+        wanted = model.get_weights()
+        model.set_weights(start)
+        for x in batches:
+            with batch_norm.seeing() as seen:
+                model(x, training=True)
+            found.append(seen.found)
+    assert all(map(np.array_equal, model.get_weights(), start))
+    batch_norm.follow(seen.layers, found)
+    for mine, theirs in zip(model.get_weights(), wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
 def _operations(layer, x, training=True):
     function = tf.function(lambda: layer(x, training=training)).get_concrete_function()
     return {operation.type for operation in function.graph.get_operations()}

@@ -86,6 +86,8 @@ class TestMixedPrecision:
 
     @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
     def test_the_file_is_exact(self, policy, tmp_path):
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(0)
         with global_policy(policy):
             tiny = udc_tf.compact(networks.small_cnn(), bits=4, nonzeros=0.5)
             stages = udc_tf.Stages(epochs=3, alpha=0.8)

@@ -84,20 +84,27 @@ def predict_by_samples(
         with following(samples.view(0)), batch_norm.one_pass():
             return network(x, training=True)
 
+    normalized: list[batch_norm.Pass] = []
+
     def of_sample(part: Any, z: tf.Tensor, kernels: Sequence[tf.Tensor]) -> Any:
         given = dict(zip(map(id, layers), kernels, strict=True))
-        with following(GivenSample(given, z, samples.rows)), batch_norm.one_pass():
-            return network(part, training=True)
+        with following(GivenSample(given, z, samples.rows)), batch_norm.seeing() as seen:
+            result = network(part, training=True)
+        normalized.append(seen)
+        return result, seen.found
 
     forward = traced_once(of_sample, network)
     kernels = [samples.kernels_of(layer) for layer in layers]
     size = tf.shape(tree.flatten(x)[0])[0]
     filled = tf.maximum(size, count)
-    outputs = []
+    outputs, found = [], []
     for s in range(count):
         rows = tf.range(filled * s // count, filled * (s + 1) // count) % size
         part = tree.map_structure(lambda t, rows=rows: tf.gather(t, rows), x)
-        outputs.append(forward(part, samples.z[s], [k[s] for k in kernels]))
+        result, statistics = forward(part, samples.z[s], [k[s] for k in kernels])
+        outputs.append(result)
+        found.append(statistics)
+    batch_norm.follow(normalized[0].layers, found)
     return tree.map_structure(lambda *parts: tf.concat(parts, axis=0)[:size], *outputs)
 
 

@@ -123,7 +123,7 @@ def _fused_call(
     if passes:
         passes[-1].add(seen)
     else:
-        _follow([seen])
+        _follow([layer], [_statistics([seen])])
     return tf.cast(outputs, layer.compute_dtype)
 
 
@@ -136,61 +136,101 @@ class _Seen(NamedTuple):
     size: tf.Tensor  # numbers that were normalized
 
 
-class _Pass:
-    """Statistics of a forward pass that moving ones have yet to follow."""
+class Pass:
+    """What the layers saw in a forward pass, which moving statistics have yet to follow.
+
+    Attributes:
+        found: means, then variances as the moving ones take them; one tensor for all layers, and a
+            further one from each layer on that is called again.
+    """
 
     def __init__(self) -> None:
-        self._seen: list[_Seen] = []
+        self._seen: list[list[_Seen]] = []
+        self.found: list[tf.Tensor] = []
 
     def add(self, seen: _Seen) -> None:
-        if any(other.layer is seen.layer for other in self._seen):
-            self.end()  # each call of a layer counts by itself
-        self._seen.append(seen)
+        if not self._seen or any(other.layer is seen.layer for other in self._seen[-1]):
+            self._seen.append([])
+        self._seen[-1].append(seen)
 
     def end(self) -> None:
-        if self._seen:
-            _follow(self._seen)
-        self._seen = []
+        self.found = [_statistics(seen) for seen in self._seen]
+
+    @property
+    def layers(self) -> list[list[keras.layers.BatchNormalization]]:
+        """Those of each of `found`."""
+        return [[s.layer for s in seen] for seen in self._seen]
 
 
 _active = threading.local()  # a replica has a thread of its own
 
 
-def _passes() -> list[_Pass]:
+def _passes() -> list[Pass]:
     return _active.__dict__.setdefault("passes", [])
 
 
 @contextlib.contextmanager
-def one_pass() -> Iterator[None]:
-    """Moving statistics of all layers called inside follow together, at the end.
+def seeing() -> Iterator[Pass]:
+    """Moving statistics of layers called inside stay; what they are to `follow` is collected.
 
     Some ten operations on long vectors do what else are that many for each layer.
     """
-    _passes().append(_Pass())
+    _passes().append(Pass())
     try:
-        yield
+        yield _passes()[-1]
         _passes()[-1].end()
     finally:
         _passes().pop()
 
 
-def _follow(seen: Sequence[_Seen]) -> None:
-    """Moving statistics take their share of what was seen, as Keras does it."""
+@contextlib.contextmanager
+def one_pass() -> Iterator[None]:
+    """Moving statistics of all layers called inside follow together, at the end."""
+    with seeing() as seen:
+        yield
+    follow(seen.layers, [seen.found])
+
+
+def follow(
+    layers: Sequence[Sequence[keras.layers.BatchNormalization]],
+    passes: Sequence[Sequence[tf.Tensor]],
+) -> None:
+    """Moving statistics take their share of what each pass in turn has found, as Keras does it.
+
+    Args:
+        layers: as `Pass.layers`, the same in all passes.
+        passes: what each has `found`.
+    """
+    if len(layers) == 1:
+        _follow(layers[0], [found for (found,) in passes])
+        return
+    for found in passes:
+        for together, part in zip(layers, found, strict=True):
+            _follow(together, [part])
+
+
+def _statistics(seen: Sequence[_Seen]) -> tf.Tensor:
     channels = [s.mean.shape[0] for s in seen]
-    layer_of = np.repeat(np.arange(len(seen)), channels)
     # The variance of the population is told, that of the batch is what Keras keeps.
     counts = tf.cast(tf.stack([s.size for s in seen]), tf.float32) / np.asarray(
         channels, np.float32
     )
     variances = tf.concat([s.variance for s in seen], axis=0)
-    variances *= tf.gather((counts - 1.0) / counts, layer_of)
-    momentum = tf.gather(tf.stack([s.layer.momentum for s in seen]), np.tile(layer_of, 2))
-    found = tf.concat([*(s.mean for s in seen), variances], axis=0)
+    variances *= tf.gather((counts - 1.0) / counts, np.repeat(np.arange(len(seen)), channels))
+    return tf.concat([*(s.mean for s in seen), variances], axis=0)
+
+
+def _follow(layers: Sequence[keras.layers.BatchNormalization], found: Sequence[tf.Tensor]) -> None:
+    """One after the other, of which only the end is kept."""
     kept: list[Any] = [
-        *(s.layer.moving_mean for s in seen),
-        *(s.layer.moving_variance for s in seen),
+        *(layer.moving_mean for layer in layers),
+        *(layer.moving_variance for layer in layers),
     ]
-    before = tf.concat([tf.convert_to_tensor(v) for v in kept], axis=0)
-    after = before * momentum + found * (1.0 - momentum)
-    for variable, value in zip(kept, tf.split(after, channels * 2), strict=True):
+    channels = [variable.shape[0] for variable in kept]
+    layer_of = np.repeat(np.tile(np.arange(len(layers)), 2), channels)
+    momentum = tf.gather(tf.stack([layer.momentum for layer in layers]), layer_of)
+    values = tf.concat([tf.convert_to_tensor(v) for v in kept], axis=0)
+    for one in found:
+        values = values * momentum + one * (1.0 - momentum)
+    for variable, value in zip(kept, tf.split(values, channels), strict=True):
         variable.assign(value)
