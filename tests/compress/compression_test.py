@@ -187,6 +187,7 @@ class TestRefusals:
             ({"data": "constant"}, "must differ"),
             ({"data": "nan"}, "finite"),
             ({"data": "shape"}, "shape"),
+            ({"data": "complex"}, "real numbers"),
             ({"target": udc_tf.Flash(900)}, "at least .* bytes of flash, the budget is 900"),
             ({"target": udc_tf.Macs(10)}, "multiply-accumulates"),
             ({"target": None}, "`target` must be given"),
@@ -209,6 +210,7 @@ class TestRefusals:
             "constant": np.ones_like(examples),
             "nan": np.where(examples > 3, np.nan, examples),
             "shape": examples[:, :5],
+            "complex": examples.astype("complex64"),
             "huge": 1e30 * examples,
         }
         arguments = {
