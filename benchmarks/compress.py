@@ -57,7 +57,7 @@ where uniform loses half a point or more, at most half of that. `python -m bench
 
 """
 _OLDER = "earlier/"
-_EARLIER = "\nWith earlier matching, 400 or 1,000 steps, where there is no row of today's:\n\n"
+_EARLIER = "\nWith earlier matching, where there is no row of today's:\n\n"
 
 
 def accuracy(model: keras.Model, part: tuple[np.ndarray, np.ndarray]) -> float:
