@@ -91,6 +91,12 @@ class TestCompress:
         steps = np.abs(np.round(ours) + manifest["zero_point"] - outputs[0])
         assert steps.max() <= 1
 
+    def test_the_table_tells_the_compiled_sizes(self, tiny):
+        architecture = tiny.architecture
+        assert architecture.flash_bytes == tiny.compression.flash_bytes
+        assert 0 < sum(layer.bytes for layer in architecture.layers) < architecture.flash_bytes
+        assert f"needs {architecture.flash_bytes:,} bytes of flash" in architecture.table()
+
     def test_the_architecture_builds_it_again(self, tiny, examples, tmp_path):
         tiny.architecture.save(tmp_path / "arch.json")
         again = udc_tf.Architecture.load(tmp_path / "arch.json").build()

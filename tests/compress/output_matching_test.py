@@ -129,9 +129,9 @@ def test_codes_that_would_break_the_budget_are_not_taken(model, examples, monkey
         return CompiledSizes(sizes[-1], 0, 0, {})
 
     monkeypatch.setattr(Trials, "_sizes", compiled)
-    found = compressor._matched(problem, _Fitted(tiny, Choice((), 0.0, 0.0), 5_000))
+    found = compressor._matched(problem, _Fitted(tiny, Choice((), 0.0, 0.0), None))
     assert sizes == [6_001] * 3 + [5_000]
-    assert found.flash_bytes == 5_000
+    assert found.trial.flash_bytes == 5_000
     assert any(not np.array_equal(*pair) for pair in zip(before, tiny.get_weights(), strict=True))
 
 
