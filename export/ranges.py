@@ -70,11 +70,13 @@ def take_samples(
         if count >= limit:
             break
     if not count:
-        raise CalibrationError("The calibration data are empty. At least one sample is needed.")
+        raise CalibrationError("Calibration data must have at least one sample. Received: none")
     return [np.concatenate(rows) for rows in taken]
 
 
 def _checked(array: Any, shape: tuple[int, ...]) -> np.ndarray:
+    if np.iscomplexobj(array):
+        raise CalibrationError("Calibration data must be real numbers. Received: complex ones")
     try:
         array = np.asarray(array, np.float32)
     except (TypeError, ValueError) as error:

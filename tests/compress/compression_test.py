@@ -91,6 +91,12 @@ class TestCompress:
         steps = np.abs(np.round(ours) + manifest["zero_point"] - outputs[0])
         assert steps.max() <= 1
 
+    def test_the_table_tells_the_compiled_sizes(self, tiny):
+        architecture = tiny.architecture
+        assert architecture.flash_bytes == tiny.compression.flash_bytes
+        assert 0 < sum(layer.bytes for layer in architecture.layers) < architecture.flash_bytes
+        assert f"needs {architecture.flash_bytes:,} bytes of flash" in architecture.table()
+
     def test_the_architecture_builds_it_again(self, tiny, examples, tmp_path):
         tiny.architecture.save(tmp_path / "arch.json")
         again = udc_tf.Architecture.load(tmp_path / "arch.json").build()
@@ -187,6 +193,7 @@ class TestRefusals:
             ({"data": "constant"}, "must differ"),
             ({"data": "nan"}, "finite"),
             ({"data": "shape"}, "shape"),
+            ({"data": "complex"}, "real numbers"),
             ({"target": udc_tf.Flash(900)}, "at least .* bytes of flash, the budget is 900"),
             ({"target": udc_tf.Macs(10)}, "multiply-accumulates"),
             ({"target": None}, "`target` must be given"),
@@ -209,6 +216,7 @@ class TestRefusals:
             "constant": np.ones_like(examples),
             "nan": np.where(examples > 3, np.nan, examples),
             "shape": examples[:, :5],
+            "complex": examples.astype("complex64"),
             "huge": 1e30 * examples,
         }
         arguments = {

@@ -14,7 +14,7 @@ from udc_tf.compress.compress_settings import CompressSettings
 from udc_tf.compress.compressor import Compressor, _Fitted
 from udc_tf.compress.integer_program import Choice
 from udc_tf.compress.output_divergence import Divergence
-from udc_tf.compress.output_matching import give_back, match_outputs, steps_for
+from udc_tf.compress.output_matching import _mixed, _Moved, give_back, match_outputs, steps_for
 from udc_tf.export.trial_compile import CompiledSizes
 from udc_tf.layers.inventory import kernel_layers
 from udc_tf.search.make import problem_of
@@ -70,6 +70,34 @@ def test_unseen_examples_come_nearer(model, original, examples, codes):
         np.testing.assert_array_equal(layer.mask, mask)
 
 
+def test_no_weight_is_lost_beyond_the_largest_level(model, original, examples):
+    """It would have no gradient there, so it could not come back."""
+    tiny = udc_tf.compact(model, bits=2)
+    assert match_outputs(tiny, original, [examples], Divergence(model), steps=40)
+    for kernel in kernel_layers(tiny):
+        step = kernel.integer_kernel().step
+        assert np.abs(kernel.theta.numpy()).max() <= step
+        assert np.abs(kernel.integer_kernel().codes).max() == 1
+
+
+def test_weights_that_are_zero_grow_slowly():
+    weights = keras.Variable(np.array([1.0, 1.0, 1.0, 0.0], np.float32))
+    mask = keras.Variable(np.array([1.0, 1.0, 1.0, 0.0], np.float32))
+    moved = _Moved(weights, 0.5, most=3.0, mask=mask)
+    before = keras.ops.copy(moved.units)
+    moved.units.assign_add([0.4, -0.4, 4.0, 0.4])
+    moved.finish(before)
+    np.testing.assert_allclose(weights, [1.2, 0.8, 1.5, 0.02], rtol=1e-6)
+
+
+def test_half_of_what_is_learned_from_is_no_mixture(examples):
+    (batch,) = _mixed([examples], np.random.default_rng(0))
+    known = {image.tobytes() for image in examples}
+    as_they_are = [image.tobytes() in known for image in batch.numpy()]
+    assert all(as_they_are[::2])
+    assert not all(as_they_are)
+
+
 def test_what_does_not_come_nearer_is_left_as_it_was(model, original, examples):
     tiny = udc_tf.compact(model, bits=32)  # there is nothing to gain
     before = tiny.get_weights()
@@ -101,9 +129,9 @@ def test_codes_that_would_break_the_budget_are_not_taken(model, examples, monkey
         return CompiledSizes(sizes[-1], 0, 0, {})
 
     monkeypatch.setattr(Trials, "_sizes", compiled)
-    found = compressor._matched(problem, _Fitted(tiny, Choice((), 0.0, 0.0), 5_000))
+    found = compressor._matched(problem, _Fitted(tiny, Choice((), 0.0, 0.0), None))
     assert sizes == [6_001] * 3 + [5_000]
-    assert found.flash_bytes == 5_000
+    assert found.trial.flash_bytes == 5_000
     assert any(not np.array_equal(*pair) for pair in zip(before, tiny.get_weights(), strict=True))
 
 

@@ -29,7 +29,7 @@ CHANNEL_LIMIT = 1 << 22
 
 @dataclasses.dataclass(frozen=True)
 class LayerSummary:
-    """One layer of an architecture, as predicted."""
+    """One layer of an architecture, its bytes as predicted, or as `udc_tf.compress` compiled it."""
 
     name: str
     kernel_size: tuple[int, ...]
@@ -48,8 +48,9 @@ class Architecture:
 
     Attributes:
         choices: decision -> option, as in `SearchModel.probabilities`.
-        layers: the layers that remain, with their predicted bytes.
-        flash_bytes, macs: predicted for the whole network.
+        layers: the layers that remain, with their bytes.
+        flash_bytes, macs: of the whole network. Bytes are predicted; those of `udc_tf.compress` are
+            of the compiled file.
         targets: what the search had to meet, as dictionaries.
         weights: of the compact network, by layer and variable; None to start from scratch.
         needs: for each target `what` it is, the `need` as predicted (of SRAM and cycles as Vela

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from udc_tf.compact.architecture import Architecture
 from udc_tf.compact.build import LayerChoice
 from udc_tf.compress.integer_program import Choice
 from udc_tf.compress.prices import Prices, prices_of
@@ -17,6 +18,7 @@ from udc_tf.cost.device_targets import Cycles, OnDevice, Sram
 from udc_tf.cost.targets import Flash, Target
 from udc_tf.graph.conversion import safe_name
 from udc_tf.layers.inventory import kernel_layers
+from udc_tf.search.extract import need_of
 from udc_tf.search.problem import SearchProblem, accelerators_of
 
 _MEASURED = {Flash: "flash_bytes", Sram: "sram_bytes", Cycles: "cycles"}
@@ -52,6 +54,25 @@ class Trial:
     def flash_bytes(self) -> int | None:
         """None if no target asked for it."""
         return self.sizes.flash_bytes if self._shares(Flash) else None
+
+    def told(self, architecture: Architecture) -> Architecture:
+        """The same, with the sizes that were compiled in place of those that were predicted."""
+        stored = self.sizes.stored
+        layers = (
+            dataclasses.replace(x, bytes=float(stored.get(safe_name(x.name), x.bytes)))
+            for x in architecture.layers
+        )
+        pairs = zip(self.targets, architecture.needs, strict=True)
+        needs = (
+            line if (need := self.need(target)) is None else need_of(target, need)
+            for target, line in pairs
+        )
+        return dataclasses.replace(
+            architecture,
+            flash_bytes=self.sizes.flash_bytes,
+            layers=tuple(layers),
+            needs=tuple(needs),
+        )
 
     def describe(self) -> str:
         found = ((t, self.need(t)) for t in self.targets)

@@ -15,7 +15,7 @@ import numpy as np
 from udc_tf.compact.architecture import get_layer_weights
 from udc_tf.compact.build import Compactor, Configuration, LayerChoice, carry_weights
 from udc_tf.compress import fisher, sensitivity
-from udc_tf.compress.compiled_trials import Trials, fewest
+from udc_tf.compress.compiled_trials import Trial, Trials, fewest
 from udc_tf.compress.compress_settings import CompressSettings
 from udc_tf.compress.integer_program import Choice, OutOfReachError, choose
 from udc_tf.compress.kept_compression import (
@@ -54,7 +54,7 @@ _BATCH = 64
 class _Fitted:
     network: keras.Model
     choice: Choice
-    flash_bytes: int | None
+    trial: Trial | None  # None where no compiler can tell
 
 
 class Compressor:
@@ -133,12 +133,12 @@ class Compressor:
         found = self._matched(problem, found)
         outputs = self._outputs(found.network)
         chosen = self._chosen(found.choice)
-        architecture = dataclasses.replace(
-            describe_choice(problem, option_numbers(problem.plan, chosen)),
-            weights=get_layer_weights(found.network),
-        )
+        described = describe_choice(problem, option_numbers(problem.plan, chosen))
+        if found.trial is not None:
+            described = found.trial.told(described)
+        architecture = dataclasses.replace(described, weights=get_layer_weights(found.network))
         compression = Compression(
-            flash_bytes=found.flash_bytes,
+            flash_bytes=None if found.trial is None else found.trial.flash_bytes,
             divergence=self._divergence.between(self._wanted, outputs),
             accuracy_before=self._accuracy(self._wanted),
             accuracy_after=self._accuracy(outputs),
@@ -261,7 +261,7 @@ class Compressor:
             if trial.holds and (
                 best is None or (has_room, -choice.harm) > (roomy, -best.choice.harm)
             ):
-                best, roomy = _Fitted(network, choice, trial.flash_bytes), has_room
+                best, roomy = _Fitted(network, choice, trial), has_room
             if has_room and trial.use >= _ENOUGH:
                 break
             prices = self._trials.corrected(prices, choice, trial)
@@ -306,7 +306,7 @@ class Compressor:
                     return found
                 self._progress.say(f"compress: with matched outputs, {trial.describe()}")
                 if trial.holds:
-                    return dataclasses.replace(found, flash_bytes=trial.flash_bytes)
+                    return dataclasses.replace(found, trial=trial)
             network.set_weights(before)
         return found
 

@@ -11,7 +11,7 @@ from udc_tf.graph.layer_rules import activation_of_node
 from udc_tf.graph.trace import trace
 
 _TINY = 1e-7
-_TEMPERATURE = 4.0
+_TEMPERATURE = 2.0
 _LARGE = 1e3
 
 

@@ -21,7 +21,8 @@ from udc_tf.compress.output_divergence import Divergence
 from udc_tf.layers.activation_quantizer import settled
 from udc_tf.layers.compact_kernels import CompactKernel
 from udc_tf.layers.inventory import activation_quantizers, kernel_layers
-from udc_tf.quantize import masks
+from udc_tf.quantize import masks, number_format
+from udc_tf.quantize.quantizers import integer_levels
 
 _RATE = 0.02  # of a weight's step; a step is what Adam moves a variable by, at most
 _WARM_UP = 0.1  # of the steps, in which the rate rises: from zero, since all moves at once
@@ -30,6 +31,10 @@ _BATCH = 32
 _NEAR = 1e-4  # a divergence that nobody would notice
 _NEARER = 0.999  # of what the distance was: more than the order of sums makes
 _JUDGES = 8  # one example of so many is not learned from: it says whether the result is better
+_GROWTH = (
+    0.1  # of a kept weight's rate, for those that are zero: Adam's steps know no size, so noise
+)
+# alone would soon make any of them as large as those that matter
 _CHOOSE_EVERY = 16  # steps, anew which weights are zero
 _CHOOSE_UNTIL = 0.9  # of the steps
 _WORK = 12e9  # multiplications of inferences: one for each step
@@ -106,10 +111,10 @@ def match_outputs(
     if distance < _NEAR:
         return False
     measure_norms(network, inputs)
-    units = _units(network, codes, [x[:_BATCH] for x in inputs])
-    if not units:
+    moved = _all_moved(network, codes, [x[:_BATCH] for x in inputs])
+    if not moved:
         return False
-    step = _Step(network, original, divergence, steps, units)
+    step = _Step(network, original, divergence, steps, moved)
     rng = np.random.default_rng(seed)
     quantizers = [q for m in (network, original) for q in activation_quantizers(m)]
     pruned = [k for k in kernel_layers(network) if codes and not k.mask.numpy().all()]
@@ -148,9 +153,10 @@ def _choose_zeros(kernel: CompactKernel) -> None:
 
 
 def _mixed(inputs: Sequence[np.ndarray], rng: np.random.Generator) -> list[tf.Tensor]:
-    """Examples, each with less than half of another one mixed in."""
+    """Examples: half as they are, the others with less than half of another one mixed in."""
     first, second = rng.integers(0, len(inputs[0]), (2, _BATCH))
     share = rng.uniform(0.5, 1.0, _BATCH).astype(np.float32)
+    share[::2] = 1.0
     found = []
     for x in inputs:
         main = share.reshape(-1, *[1] * (x.ndim - 1))
@@ -170,8 +176,41 @@ def _distance(
     return divergence.between(wanted, given)
 
 
+class _Moved:
+    """A variable, in a unit of its own, so that one rate serves all of them.
+
+    Args:
+        variable: what is moved.
+        unit: what counts as one for it.
+        most: of units, beyond which it does not move; None: as far as it likes.
+        mask: 0 for weights that are zero, which move slowly; None: there are none.
+    """
+
+    def __init__(
+        self,
+        variable: keras.Variable,
+        unit: float,
+        most: float | None = None,
+        mask: keras.Variable | None = None,
+    ):
+        self.variable, self._unit, self._most, self._mask = variable, unit, most, mask
+        self.units = keras.Variable(keras.ops.convert_to_numpy(variable) / unit)
+
+    def finish(self, before: tf.Tensor) -> None:
+        """Limits what the optimizer has made of `units`, and hands it to the variable."""
+        value = tf.convert_to_tensor(self.units)
+        if self._mask is not None:
+            mask = tf.convert_to_tensor(self._mask)
+            value = before + (value - before) * (mask + _GROWTH * (1.0 - mask))
+        if self._most is not None:
+            # What lies beyond the largest level has no gradient and would never come back.
+            value = tf.clip_by_value(value, -self._most, self._most)
+        self.units.assign(value)
+        self.variable.assign(value * self._unit)
+
+
 class _Step:
-    """One step of Adam on variables in units of their own, so that one rate serves them all."""
+    """One step of Adam."""
 
     def __init__(
         self,
@@ -179,17 +218,15 @@ class _Step:
         original: keras.Model,
         divergence: Divergence,
         steps: int,
-        units: Sequence[tuple[keras.Variable, float]],
+        moved: Sequence[_Moved],
     ):
-        self._variables = [variable for variable, _ in units]
-        self._units = [unit for _, unit in units]
-        self._moved = [keras.Variable(keras.ops.convert_to_numpy(v) / u) for v, u in units]
+        self._moved = moved
         warm_up = round(_WARM_UP * steps)
         rate = keras.optimizers.schedules.CosineDecay(
             0.0, max(steps - warm_up, 1), warmup_target=_RATE, warmup_steps=warm_up
         )
         self._optimizer = keras.optimizers.Adam(rate)
-        self._optimizer.build(self._moved)
+        self._optimizer.build([m.units for m in moved])
         self._network, self._original, self._divergence = network, original, divergence
         self._compute = tf.function(self._apply, autograph=False, reduce_retracing=True)
 
@@ -201,21 +238,20 @@ class _Step:
         with tf.GradientTape() as tape:
             loss = self._divergence.loss(wanted, _outputs(self._network, batch))
         gradients = tape.gradient(
-            loss, [v.value for v in self._variables], unconnected_gradients="zero"
+            loss, [m.variable.value for m in self._moved], unconnected_gradients="zero"
         )
+        before = [tf.identity(m.units.value) for m in self._moved]
         # Adam's steps do not depend on the gradients' scale, so these need no change of units.
-        self._optimizer.apply(gradients, self._moved)
-        for variable, moved, unit in zip(self._variables, self._moved, self._units, strict=True):
-            variable.assign(moved * unit)
+        self._optimizer.apply(gradients, [m.units for m in self._moved])
+        for moved, value in zip(self._moved, before, strict=True):
+            moved.finish(value)
 
 
-def _units(
-    network: keras.Model, codes: bool, batch: Sequence[np.ndarray]
-) -> list[tuple[keras.Variable, float]]:
-    """What is moved, and what counts as one for it."""
+def _all_moved(network: keras.Model, codes: bool, batch: Sequence[np.ndarray]) -> list[_Moved]:
+    """The variables that are moved."""
     kernels = kernel_layers(network)
     left = {id(k.log_range) for k in kernels} | {id(k.theta) for k in kernels}
-    found = [(k.theta, k.integer_kernel().step) for k in kernels] if codes else []
+    found = [_moved_kernel(k) for k in kernels] if codes else []
     owners = [
         layer
         for layer in network.layers
@@ -232,5 +268,13 @@ def _units(
                 continue
             is_gain = not isinstance(layer, CompactKernel) and variable.name in ("gamma", "alpha")
             size = float(np.sqrt(np.mean(np.square(variable.numpy())))) if is_gain else spread
-            found.append((variable, _UNIT * size if size > 0 else _UNIT))
+            found.append(_Moved(variable, _UNIT * size if size > 0 else _UNIT))
     return found
+
+
+def _moved_kernel(kernel: CompactKernel) -> _Moved:
+    bits = kernel.deployed_bits
+    step = number_format.step_of(tf.exp(tf.convert_to_tensor(kernel.log_range)), bits)
+    shift = number_format.shift_of(tf.convert_to_tensor(kernel.beta), step, bits)
+    most = min(float(shift) + integer_levels(bits), float(number_format.LARGEST_CODE))
+    return _Moved(kernel.theta, float(step), most, kernel.mask)

@@ -45,7 +45,7 @@ def extract_architecture(search: "SearchModel", batches: Iterable[Any] | None) -
     chosen, asked = network_check.choose_within(search)
     found = architecture_of(search, chosen, batches)
     needs = [
-        line if need is None else _line(target, need)
+        line if need is None else need_of(target, need)
         for target, need, line in zip(targets, asked, found.needs, strict=True)
     ]
     return dataclasses.replace(found, needs=tuple(needs))
@@ -200,10 +200,11 @@ def describe_choice(problem: SearchProblem, chosen: np.ndarray) -> Architecture:
 
 def _need(target: Target, bound: BoundTarget, chosen: np.ndarray) -> dict[str, Any]:
     """What of a target's budget a configuration needs, as predicted."""
-    return _line(target, float(bound.cost(bound.maps.counts(bound.maps.one_hot(chosen)))))
+    return need_of(target, float(bound.cost(bound.maps.counts(bound.maps.one_hot(chosen)))))
 
 
-def _line(target: Target, cost: float) -> dict[str, Any]:
+def need_of(target: Target, cost: float) -> dict[str, Any]:
+    """A line of `Architecture.needs`."""
     need, have = round(cost), round(target.budget)
     return {
         "what": target.describe(need),
