@@ -74,6 +74,18 @@ class TestPredictions:
         guess = predicted(target, plan, rows[3].options)
         assert guess == pytest.approx(rows[3].cycles, rel=0.25) and model.fitted
 
+    def test_the_sigmoid_of_a_swish_counts_for_it(self):
+        x = inputs = keras.Input((16, 16, 8))
+        x = kl.Activation("swish", name="swish")(kl.Conv2D(16, 3, name="conv")(x))
+        model = keras.Model(inputs, kl.Dense(5)(kl.GlobalAveragePooling2D()(x)))
+        search, rng = searchable(model, SPACE, udc_tf.Flash("8KiB")), np.random.default_rng(0)
+        system, plan = vela.System("ethos-u55-64"), search.problem.plan
+        chosen = size_fit.configurations_near(search, 2, rng)
+        rows = [measuring.measure_one(search, c, system, rng) for c in chosen]
+        fitted = device_fit.fit_device(rows, plan, system, size_coefficients.fit(rows))
+        assert min(row.step_cycles["swish_gate"] for row in rows) > 0.05 * rows[0].cycles
+        assert abs(fitted.rest) < 0.02 * rows[0].cycles
+
     def test_a_fit_for_all_targets_at_once(self):
         targets, model = (
             [udc_tf.Flash("8KiB"), udc_tf.Sram("20KiB"), udc_tf.Cycles(1e5)],
