@@ -66,6 +66,21 @@ class TestPredictions:
         guess = predicted(target, search.problem.plan, row.options)
         assert guess == pytest.approx(row.sram_bytes, rel=0.01)
 
+    @pytest.mark.parametrize("accelerator", ["ethos-u55-64", "ethos-u85-512"])
+    def test_many_weights_of_few_positions_are_buffered(self, accelerator):
+        x = inputs = keras.Input((28, 28, 1))
+        for channels, strides in ((32, 1), (16, 2), (48, 2)):
+            x = kl.Conv2D(channels, 3, strides, padding="same", activation="relu")(x)
+        model = keras.Model(inputs, kl.Dense(10)(kl.GlobalAveragePooling2D()(x)))
+        space = udc_tf.SearchSpace(widths=(1.0,), bits=(8, 4), sparsities=(1.0,))
+        search = searchable(model, space, udc_tf.Flash("64KiB"))
+        chosen = np.array([d.options.index(8) for d in search.problem.plan.decisions])
+        row = measuring.measure_one(
+            search, chosen, vela.System(accelerator), np.random.default_rng(0)
+        )
+        guess = predicted(udc_tf.Sram(1, accelerator), search.problem.plan, chosen)
+        assert guess == pytest.approx(row.sram_bytes, rel=0.03)
+
     def test_cycles_after_a_fit(self, search, measured):
         system, rows = measured
         plan = search.problem.plan
