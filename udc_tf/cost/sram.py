@@ -26,9 +26,7 @@ from udc_tf.cost.schedule import in_place, within_the_last
 from udc_tf.cost.steps import StepCosts, larger, take_or_none
 from udc_tf.cost.vela_ini import DEDICATED, SRAM_ONLY
 
-# Cycles of a step that does not wait for its weights over those of reading them, from where on they
-# are mostly buffered: Vela counts how often a step reads them, which depends on its blocks.
-_PAYS = 0.75
+_PAYS = 1.25  # cycles of a step over those of reading its weights, from where on they are buffered
 # Of an Ethos-U85, as Vela's schedules of 27 networks show them. By its multipliers: the bytes of
 # weights that it is taken to fetch in a cycle.
 _U85_PACE = {128: 1.4, 256: 2.2, 512: 2.7, 1024: 3.2, 2048: 3.2}
@@ -86,14 +84,12 @@ class BoundSram:
 
     def _buffers(self, counts: Counts) -> Any:
         """Bytes of weights in SRAM while each step runs; what is buffered how has no gradient."""
-        encoded = self.steps.encoded(counts)
+        encoded, cycles = self.steps.encoded(counts), self.steps.cycles(counts)
         if self.pace is None:
             fetched = encoded
             if self.mode != DEDICATED:
-                cycles = self.steps.unhindered_cycles(counts)
                 fetched *= _as_numbers(cycles > _PAYS * encoded / self.steps.engine.weights)
             return fetched + take_or_none(fetched, self._behind)
-        cycles = self.steps.cycles(counts)
         wide = _as_numbers(self.steps.outputs(counts) >= _SPLIT_FROM)
         fetching, before = encoded / self.pace, take_or_none(cycles, self._before)
         halved = 0.0 * encoded

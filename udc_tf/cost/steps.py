@@ -119,14 +119,11 @@ class StepCosts:
 
     def formula(self, counts: Counts) -> Any:
         """Cycles of each step by the formula alone, [..., steps]."""
-        return self._formula(counts, waiting=self.encoded(counts) / self.engine.weights)
-
-    def _formula(self, counts: Counts, waiting: Any) -> Any:
         work = take(counts.multiplied_weights, self._layer)
         outputs = take(counts.padded_outputs, self._layer)
         per_weight, per_output = self._kernel_rates
         kernel = larger(work * per_weight, outputs * per_output)
-        kernel = larger(kernel, waiting)
+        kernel = larger(kernel, self.encoded(counts) / self.engine.weights)
         # An activation that is an operation of its own goes over all elements once more.
         kernel += 2 * per_output * take(counts.narrow_outputs, self._layer)
         made = take(counts.tensor_bytes, self._output)
@@ -134,14 +131,7 @@ class StepCosts:
 
     def cycles(self, counts: Counts) -> Any:
         """Cycles of each step as Vela should count them, [..., steps]."""
-        return self._as_fitted(counts, self.formula(counts))
-
-    def unhindered_cycles(self, counts: Counts) -> Any:
-        """The same, if no step had to wait for its weights."""
-        return self._as_fitted(counts, self._formula(counts, waiting=0.0))
-
-    def _as_fitted(self, counts: Counts, formula: Any) -> Any:
-        fitted = self._factor * formula + self._offset
+        fitted = self._factor * self.formula(counts) + self._offset
         return counts.step_present * larger(fitted, 0.0 * fitted)
 
     @functools.cached_property
