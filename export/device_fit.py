@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from udc_tf.compact.build import GATE
 from udc_tf.cost.device_model import DeviceModel
 from udc_tf.cost.flash import SizeModel
 from udc_tf.cost.priced_network import Plan
@@ -67,7 +68,7 @@ def fit_device(
         named.setdefault(step.name, []).append(i)
     steps, known = {}, np.zeros(len(rows))
     for name, numbers in named.items():
-        measured = np.array([row.step_cycles.get(name, 0) for row in rows], float)
+        measured = np.array([_cycles_of(row, name) for row in rows], float)
         base = (formula * present)[:, numbers].sum(1)
         there = present[:, numbers].sum(1)
         steps[name] = _line(base, there, measured, totals)
@@ -78,6 +79,11 @@ def fit_device(
     predicted = bound.cost(bound.maps.counts(bound.maps.one_hot(options)))
     ratios = np.array([row.sram_bytes for row in rows]) / predicted
     return dataclasses.replace(model, sram=float(np.median(ratios)))
+
+
+def _cycles_of(row: Measured, name: str) -> int:
+    """Those of a layer's operators; the sigmoid of a swish has a name of its own."""
+    return row.step_cycles.get(name, 0) + row.step_cycles.get(f"{name}{GATE}", 0)
 
 
 def _line(

@@ -1,8 +1,8 @@
 """Runs an `IntegerNetwork` in floating point: for calibration, and as the fake-quant reference.
 
 With quantizations given, every tensor that the .tflite materialises is rounded to its 256 values;
-that is what the network computes in quantization-aware training. Outputs of kernels and means that
-the finetuned network rounds in two steps, as integers do, are rounded so here.
+that is what the network computes in quantization-aware training. Outputs of kernels, means and
+products that the finetuned network rounds in two steps, as integers do, are rounded so here.
 """
 
 import math
@@ -71,7 +71,8 @@ def finish(step: Step, result: tf.Tensor, quantization: Quantization | None) -> 
 def scaled_twice(
     network: IntegerNetwork, step: Step, result: tf.Tensor, quantizations: Sequence[Quantization]
 ) -> tf.Tensor:
-    """A kernel's or mean's result rounded to what its multiplier's shift leaves, then to steps.
+    """The result of a kernel, mean or product rounded to what its multiplier's shift leaves, then
+    to steps.
 
     Any other step's result stays.
     """
@@ -89,6 +90,9 @@ def scaled_twice(
         count = math.prod(shape[axis] for axis in step.options["axes"])
         units = source / count
         fractions = rounding.first_rounding_of_mean(source, output, count)
+    elif step.kind in _PRODUCTS:
+        units = math.prod(float(quantizations[index].scale) for index in step.inputs)
+        fractions = rounding.first_roundings(np.asarray(units), output)
     else:
         return result
     # Inputs are whole steps, and the file's bias is whole units: so are accumulators.
@@ -106,6 +110,7 @@ def fake_quantize(tensor: tf.Tensor, quantization: Quantization | None) -> tf.Te
     return tf.cast(tf.clip_by_value(steps, low, high), tf.float32) * quantization.scale
 
 
+_PRODUCTS = ("MUL", "BATCH_MATMUL")
 _FUSED = {"NONE": tf.identity, "RELU": tf.nn.relu, "RELU6": tf.nn.relu6}
 
 

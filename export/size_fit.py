@@ -34,7 +34,7 @@ from udc_tf.search.repair import Budget, extreme, repair
 from udc_tf.search.space import SearchSpace
 
 DEFAULT_CONFIGURATIONS = 16
-_FORMAT = 7  # another formula for what is fitted is another format
+_FORMAT = 8  # another formula for what is fitted is another format
 _Targets = TypeVar("_Targets")  # a target, a list or a tuple of targets
 
 

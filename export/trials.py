@@ -28,10 +28,13 @@ _RESERVE = 0.97  # of the memory, with which it then has to do: weights are trai
 _CLOSE = 0.005  # of a limit
 _MEASURED = {Sram: "sram_bytes", Cycles: "cycles"}
 # Training changes what a file takes besides weights: of tables, say, that are alike until then.
-# `export` can take so much away from weights, if there are enough; where next to nothing but
-# commands is in the file, it is the most that counts.
+# `export` can take so much away from weights, if there are enough.
 _CHANGED_BY_TRAINING = 0.03
 _GIVEN = 0.5  # of the weights, that export may take away
+# Where next to nothing but commands is in the file, it is the most that counts: with ranges that
+# are alike or all different, whichever takes more, and this beyond it, of what is not weights. The
+# few weights come in pieces of 16 bytes, and zeros of which training may not be as many.
+_BEYOND = 0.02
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,10 +188,11 @@ def _try(
     problem = search.problem
     system = dataclasses.replace(vela.System.of(problem.targets), sram_limit=sram_limit)
     found = _measured(search, chosen, system, any_ranges=least)
-    if _CHANGED_BY_TRAINING * _besides(found) > _GIVEN * found.encoded_bytes:
-        least = True
-        found = _measured(search, chosen, system, any_ranges=True)
-    needs = tuple(_need(t, found, least) for t in problem.targets)
+    few = _CHANGED_BY_TRAINING * _besides(found) > _GIVEN * found.encoded_bytes
+    if few:
+        other = _measured(search, chosen, system, any_ranges=not least)
+        found = max(found, other, key=lambda m: m.flash_bytes)
+    needs = tuple(_need(t, found, least, few) for t in problem.targets)
     shares = [
         need / target.budget for need, target in zip(needs, problem.targets, strict=True) if need
     ]
@@ -238,9 +242,11 @@ def _smallest(search: SearchModel) -> Trial:
     return trial
 
 
-def _need(target: Target, found: Measurement, least: bool = False) -> float | None:
+def _need(target: Target, found: Measurement, least: bool, few: bool) -> float | None:
     """What was measured of a target's cost; None for what no compiler counts."""
     if isinstance(target, Flash):
+        if few:
+            return found.flash_bytes + math.ceil(_BEYOND * _besides(found))
         if least:
             return found.flash_bytes
         return max(found.flash_bytes, (1 + _CHANGED_BY_TRAINING) * _besides(found))

@@ -66,6 +66,21 @@ class TestPredictions:
         guess = predicted(target, search.problem.plan, row.options)
         assert guess == pytest.approx(row.sram_bytes, rel=0.01)
 
+    def test_many_weights_of_few_positions_are_buffered(self):
+        accelerator = "ethos-u85-512"
+        x = inputs = keras.Input((28, 28, 1))
+        for channels, strides in ((32, 1), (16, 2), (48, 2)):
+            x = kl.Conv2D(channels, 3, strides, padding="same", activation="relu")(x)
+        model = keras.Model(inputs, kl.Dense(10)(kl.GlobalAveragePooling2D()(x)))
+        space = udc_tf.SearchSpace(widths=(1.0,), bits=(8, 4), sparsities=(1.0,))
+        search = searchable(model, space, udc_tf.Flash("64KiB"))
+        chosen = np.array([d.options.index(8) for d in search.problem.plan.decisions])
+        row = measuring.measure_one(
+            search, chosen, vela.System(accelerator), np.random.default_rng(0)
+        )
+        guess = predicted(udc_tf.Sram(1, accelerator), search.problem.plan, chosen)
+        assert guess == pytest.approx(row.sram_bytes, rel=0.03)
+
     def test_cycles_after_a_fit(self, search, measured):
         system, rows = measured
         plan = search.problem.plan
@@ -73,6 +88,18 @@ class TestPredictions:
         target = udc_tf.Cycles(1, system.accelerator, device_model=model)
         guess = predicted(target, plan, rows[3].options)
         assert guess == pytest.approx(rows[3].cycles, rel=0.25) and model.fitted
+
+    def test_the_sigmoid_of_a_swish_counts_for_it(self):
+        x = inputs = keras.Input((16, 16, 8))
+        x = kl.Activation("swish", name="swish")(kl.Conv2D(16, 3, name="conv")(x))
+        model = keras.Model(inputs, kl.Dense(5)(kl.GlobalAveragePooling2D()(x)))
+        search, rng = searchable(model, SPACE, udc_tf.Flash("8KiB")), np.random.default_rng(0)
+        system, plan = vela.System("ethos-u55-64"), search.problem.plan
+        chosen = size_fit.configurations_near(search, 2, rng)
+        rows = [measuring.measure_one(search, c, system, rng) for c in chosen]
+        fitted = device_fit.fit_device(rows, plan, system, size_coefficients.fit(rows))
+        assert min(row.step_cycles["swish_gate"] for row in rows) > 0.05 * rows[0].cycles
+        assert abs(fitted.rest) < 0.02 * rows[0].cycles
 
     def test_a_fit_for_all_targets_at_once(self):
         targets, model = (

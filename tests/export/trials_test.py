@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import re
 
 import keras
 import numpy as np
@@ -10,7 +11,7 @@ from keras import layers as kl
 
 import udc_tf
 import udc_tf.export
-from udc_tf.export import trials, vela
+from udc_tf.export import measuring, trials, vela
 from udc_tf.export.budgets import Budgets
 from udc_tf.search.make import searchable
 
@@ -66,6 +67,31 @@ class TestBeforeTraining:
             vela.System.of([], vela_config=own)
         with pytest.raises(ValueError, match="which is no file"):
             vela.System.of([], vela_config=tmp_path / "other.ini")
+
+    def test_a_file_of_commands_alone_leaves_room_for_what_training_changes(self, monkeypatch):
+        compiled = []
+
+        def told(*args, **kwargs):
+            compiled.append(measuring.measure_one(*args, **kwargs))
+            return compiled[-1]
+
+        def search_of(budget: int) -> udc_tf.SearchModel:
+            keras.utils.set_random_seed(0)
+            x = inputs = keras.Input((8, 4))
+            x = kl.Dense(4, name="head")(kl.SimpleRNN(8, name="over_time")(x))
+            low = udc_tf.SizeModel(fixed=10.0, per_operator=10.0)
+            return searchable(keras.Model(inputs, x), SPACE, udc_tf.Flash(budget, size_model=low))
+
+        monkeypatch.setattr(trials, "measure_one", told)
+        trials.require_smallest(search_of(64 * 1024))
+        besides = [found.flash_bytes - found.encoded_bytes for found in compiled]
+        assert len(set(besides)) == 2  # ranges that are alike, and all different
+        most = max(found.flash_bytes for found in compiled)
+        with pytest.raises(ValueError, match="the smallest needs, by what Vela says") as refusal:
+            trials.require_smallest(search_of(round(1.01 * most)))
+        (least,) = re.findall(r"says, ([\d,]+) bytes", str(refusal.value))
+        assert 1.015 * most < int(least.replace(",", "")) < 1.025 * most
+        trials.require_smallest(search_of(int(least.replace(",", ""))))
 
 
 class TestTrials:

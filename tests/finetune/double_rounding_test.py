@@ -146,3 +146,25 @@ def test_a_tightened_network_is_settled_again(finetuned, tmp_path):
     agreement = tight.report["tflm_against_fake_quant"]
     assert agreement["within_1"] >= 0.99, agreement
     assert np.mean(_differences(tight.model, _X[:32]) <= 1) >= 0.99
+
+
+def test_products_and_gates_round_as_tflm_does():
+    """Swish, which is a sigmoid and a product in the file; layer norm and attention."""
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((8, 8, 3))
+    x = keras.layers.Conv2D(8, 3, strides=2, padding="same", activation="swish")(inputs)
+    x = keras.layers.Activation("swish", name="swish")(keras.layers.Conv2D(8, 1)(x))
+    x = keras.layers.Reshape((16, 8))(x)
+    y = keras.layers.LayerNormalization(name="norm")(x)
+    x = x + keras.layers.MultiHeadAttention(2, 4)(y, y)
+    x = keras.layers.Dense(4, name="head")(keras.layers.GlobalAveragePooling1D()(x))
+    tiny = _finetune(udc_tf.compact(keras.Model(inputs, x), bits=4), 0, 1, 1)
+    unseen = np.random.default_rng(1).normal(size=(64, 8, 8, 3)).astype("float32")
+    same = np.mean(_differences(tiny, unseen) == 0)
+    assert same > 0.94  # export moves scales of products a little
+    exact = to_int8(tiny)
+    found = tflm_check.run(exact.content, exact.quantize_inputs([unseen]))[0]
+    assert np.mean(exact.reference([unseen])[0] == found) > 0.99
+    for quantizer in activation_quantizers(tiny):
+        quantizer.round_once()
+    assert np.mean(_differences(tiny, unseen) == 0) < same - 0.3

@@ -12,9 +12,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from udc_tf.graph import conversion
+from udc_tf.graph import activations, conversion
 from udc_tf.graph.channel_groups import FIXED, ChannelGroups, ChannelMap
-from udc_tf.graph.layer_rules import kernel_kind, splits_activation
+from udc_tf.graph.layer_rules import activation_of_node, kernel_kind, splits_activation
 from udc_tf.graph.quantization_points import Point, quantization_points
 from udc_tf.graph.trace import Gate, Graph, Node, TensorRef
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
@@ -80,6 +80,7 @@ class Slices:
         return np.take(kernel, self.outputs, axis=layer.out_axis)
 
 
+GATE = "_gate"  # behind the name of a swish, which is a sigmoid and a product
 _COMPACT = {
     "Conv1D": CompactConv1D,
     "DepthwiseConv1D": CompactDepthwiseConv1D,
@@ -163,16 +164,19 @@ class Compactor:
 
         return keras.tree.map_structure(rounded, (node.args, node.kwargs), (args, kwargs))
 
-    def _activation(self, node: Node) -> keras.layers.Activation:
+    def _activation(self, node: Node) -> Callable[..., Any]:
         """The activation of a kernel layer, as a layer of its own: TFLite has it as an operator."""
         key = (id(node.layer), "activation")
         if key not in self._made:
             name = f"{conversion.safe_name(node.name)}_activation"
-            self._made[key] = keras.layers.Activation(node.layer.activation, name=name)
+            alone = keras.layers.Activation(node.layer.activation, name=name)
+            self._made[key] = _gated(name) if _is_silu(node) else alone
         return self._made[key]
 
-    def _make(self, node: Node) -> keras.Operation:
+    def _make(self, node: Node) -> Callable[..., Any]:
         kind = kernel_kind(node.layer)
+        if kind is None and _is_silu(node):
+            return _gated(conversion.safe_name(node.name))
         slices = self._slice(node)
         if kind is not None:
             made = self._make_kernel_layer(node, kind, slices)
@@ -208,6 +212,19 @@ class Compactor:
             window = slice(start, start + choice.kernel_size)
         inputs = node.inputs[0] if node.inputs else node.output
         return Slices(active(inputs), active(node.output), window)
+
+
+def _is_silu(node: Node) -> bool:
+    return activation_of_node(node).operator == "SILU"
+
+
+def _gated(name: str) -> Callable[[Any], Any]:
+    """x * sigmoid(x), with the sigmoid rounded as the int8 operator between the two rounds it."""
+    sigmoid = keras.layers.Activation("sigmoid", name=f"{name}{GATE}")
+    prescribed = activations.of_layer(sigmoid).range
+    quantizer = ActivationQuantizer(fixed_range=prescribed, name=f"{name}{GATE}_quantizer")
+    product = keras.layers.Multiply(name=name)
+    return lambda x: product([x, quantizer(sigmoid(x))])
 
 
 def carry_weights(

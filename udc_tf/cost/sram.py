@@ -29,7 +29,7 @@ from udc_tf.cost.vela_ini import DEDICATED, SRAM_ONLY
 _PAYS = 1.25  # cycles of a step over those of reading its weights, from where on they are buffered
 # Of an Ethos-U85, as Vela's schedules of 27 networks show them. By its multipliers: the bytes of
 # weights that it is taken to fetch in a cycle.
-_U85_PACE = {128: 1.4, 256: 2.2, 512: 2.2, 1024: 3.2, 2048: 3.2}
+_U85_PACE = {128: 1.4, 256: 2.2, 512: 2.7, 1024: 3.2, 2048: 3.2}
 _TOO_LATE = 0.6  # cycles of fetching over those of the step and the one before it
 _SPLIT_FROM = 32  # output channels: two slices of a brick
 

@@ -9,13 +9,24 @@ else. So at the end of finetuning each range learns the fractions of the kernel 
 unit of its accumulators: results are whole numbers of those, once biases are (`whole_biases`), and
 are taken as such. A mean over all positions is rounded in the same way, and so is what scales
 channels on its own: a batch norm in front of its kernel is a convolution with one weight of 8 bits
-per channel.
+per channel. So is a sum over channels, and a product of two tensors.
 """
 
 import keras
 import numpy as np
 
-from udc_tf.graph.folds import Fold, Mean, Scaling, folds, means, scalings
+from udc_tf.graph.folds import (
+    ChannelSum,
+    Fold,
+    Mean,
+    Product,
+    Scaling,
+    channel_sums,
+    folds,
+    means,
+    products,
+    scalings,
+)
 from udc_tf.layers.activation_quantizer import ActivationQuantizer
 from udc_tf.layers.compact_kernels import CompactKernel
 from udc_tf.quantize.rounding import first_rounding_of_mean, first_roundings
@@ -24,7 +35,7 @@ _LARGEST_CODE = 127  # the weight of a channel that is only scaled
 
 
 def match_double_rounding(network: keras.Model) -> int:
-    """Lets the activation quantizers behind kernels and means round as the int8 network will.
+    """Lets the quantizers behind kernels, means, sums and products round as the int8 network will.
 
     Quantizers whose range several tensors share, or behind inputs that are not rounded or were
     averaged since, go on rounding once.
@@ -54,6 +65,12 @@ def match_double_rounding(network: keras.Model) -> int:
         fraction = first_rounding_of_mean(from_scale, to_scale, mean.positions)
         mean.output_quantizer.round_as_integers(unit, fraction)
         count += 1
+    accumulated: list[Product | ChannelSum] = [*products(network), *channel_sums(network)]
+    for between in accumulated:
+        around = _rounding(between)
+        if around is not None and between.step:
+            _match(*around, between.step)
+            count += 1
     return count
 
 
@@ -69,7 +86,7 @@ def _match(
 
 
 def _rounding(
-    between: Fold | Mean | Scaling,
+    between: Fold | Mean | Scaling | Product | ChannelSum,
 ) -> tuple[ActivationQuantizer, ActivationQuantizer] | None:
     """The quantizers of inputs and outputs, if both round and the second can do so twice."""
     source, target = between.input_quantizer, between.output_quantizer

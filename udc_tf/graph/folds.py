@@ -1,5 +1,6 @@
 """Kernels with what becomes part of them in an int8 network: the batch norm that follows."""
 
+import collections
 import dataclasses
 import math
 import weakref
@@ -95,14 +96,61 @@ def scalings(network: keras.Model) -> list[Scaling]:
     return list(_found(network)[2])
 
 
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """A product of two tensors, element by element or of matrices. Both are rounded before, and
+    the product itself, and nothing else.
+    """
+
+    input_quantizer: ActivationQuantizer
+    factor_quantizer: ActivationQuantizer
+    output_quantizer: ActivationQuantizer
+    whole_inputs: bool = True
+
+    @property
+    def step(self) -> float:
+        """Of what the inputs are multiplied with; 0 while that is not rounded."""
+        return self.factor_quantizer.scale if self.factor_quantizer.is_rounding else 0.0
+
+
+def products(network: keras.Model) -> list[Product]:
+    """The products of tensors in a functional model."""
+    return list(_found(network)[3])
+
+
+@dataclasses.dataclass(frozen=True)
+class ChannelSum:
+    """A sum or mean over channels, which is a convolution with weights that are all alike. It is
+    rounded before and after, and nothing else.
+
+    Attributes:
+        factor: of each channel.
+    """
+
+    factor: float
+    input_quantizer: ActivationQuantizer
+    output_quantizer: ActivationQuantizer
+    whole_inputs: bool = True
+
+    @property
+    def step(self) -> float:
+        """Of the weights, whose codes are the largest."""
+        return self.factor / _LARGEST_CODE
+
+
+def channel_sums(network: keras.Model) -> list[ChannelSum]:
+    """The sums and means over channels in a functional model."""
+    return list(_found(network)[4])
+
+
+_LARGEST_CODE = 127
+_Found = tuple[list[Fold], list[Mean], list[Scaling], list[Product], list[ChannelSum]]
 # By network, while it lives: finetuning and export ask again and again, and to trace a network
 # copies it.
-_FOUND: weakref.WeakKeyDictionary[keras.Model, tuple[list[Fold], list[Mean], list[Scaling]]] = (
-    weakref.WeakKeyDictionary()
-)
+_FOUND: weakref.WeakKeyDictionary[keras.Model, _Found] = weakref.WeakKeyDictionary()
 
 
-def _found(network: keras.Model) -> tuple[list[Fold], list[Mean], list[Scaling]]:
+def _found(network: keras.Model) -> _Found:
     """What follows from how the layers are connected, which nothing changes later."""
     if network not in _FOUND:
         graph = trace(network)  # of copies of the layers, by the same names
@@ -110,6 +158,8 @@ def _found(network: keras.Model) -> tuple[list[Fold], list[Mean], list[Scaling]]
             _folds(network, graph),
             _means(network, graph),
             _scalings(network, graph),
+            _products(network, graph),
+            _channel_sums(network, graph),
         )
     return _FOUND[network]
 
@@ -190,6 +240,53 @@ def _scalings(network: keras.Model, graph: Graph) -> list[Scaling]:
     return found
 
 
+def _products(network: keras.Model, graph: Graph) -> list[Product]:
+    uses, (sources, goals) = Uses.of(graph), _quantizers(network, graph)
+    found = []
+    for node in graph.nodes:
+        operator = rule_of_node(node).operator
+        factors = node.inputs * 2 if operator == "SQUARE" else node.inputs
+        if operator not in _PRODUCTS or len(factors) != 2:
+            continue
+        (one, one_whole), (other, other_whole) = (_origin(graph, factor) for factor in factors)
+        target = uses.sole_consumer([node, *absorbed(node, uses)][-1].output)
+        first, second = _of(sources, one), _of(sources, other)
+        goal = _of(goals, target)
+        if first is not None and second is not None and goal is not None:
+            found.append(Product(first, second, goal, one_whole and other_whole))
+    return found
+
+
+def _channel_sums(network: keras.Model, graph: Graph) -> list[ChannelSum]:
+    uses, (sources, goals) = Uses.of(graph), _quantizers(network, graph)
+    found = []
+    for node in graph.nodes:
+        operator, shape = rule_of_node(node).operator, node.inputs[0].shape if node.inputs else ()
+        last = len(shape) - 1
+        if operator not in ("MEAN", "SUM") or shapes.reduced_axes(node.layer, last + 1) != (last,):
+            continue
+        origin, whole = _origin(graph, node.inputs[0])
+        source, goal = _of(sources, origin), _of(goals, uses.sole_consumer(node.output))
+        if source is not None and goal is not None:
+            factor = 1.0 if operator == "SUM" else 1.0 / (shape[last] or 1)
+            found.append(ChannelSum(factor, source, goal, whole))
+    return found
+
+
+_Quantizers = dict[str, ActivationQuantizer]
+
+
+def _quantizers(network: keras.Model, graph: Graph) -> tuple[_Quantizers, _Quantizers]:
+    """By name all of them, and those that are called once."""
+    calls = collections.Counter(node.name for node in graph.nodes)
+    found = {q.name: q for q in network.layers if isinstance(q, ActivationQuantizer)}
+    return found, {name: q for name, q in found.items() if calls[name] == 1}
+
+
+def _of(quantizers: _Quantizers, node: Node | None) -> ActivationQuantizer | None:
+    return None if node is None else quantizers.get(node.name)
+
+
 def _origin(graph: Graph, ref: TensorRef) -> tuple[Node | None, bool]:
     """The call that a tensor has its steps from, and whether its values are still whole steps.
 
@@ -212,5 +309,6 @@ def _origin(graph: Graph, ref: TensorRef) -> tuple[Node | None, bool]:
     return node, True
 
 
+_PRODUCTS = ("MUL", "SQUARE", "BATCH_MATMUL")
 # Operators that round anew, to the steps of their inputs, which Keras does not.
 _AVERAGING = ("AVERAGE_POOL_2D", "RESIZE_BILINEAR")
