@@ -149,6 +149,21 @@ def digits_and_a_longer_map(rng: np.random.Generator) -> tuple:
     return [x, v], [y, (v @ matrix).astype("float32")]
 
 
+def full_layer() -> keras.Model:
+    """A map that needs all of its weights, though not many bits, beside a classifier."""
+    image, vector = keras.Input((8, 8, 1), name="digit"), keras.Input((32,), name="vector")
+    x = conv(conv(image, 24, 3, "coarse_1"), 32, 3, "coarse_2", strides=2)
+    label = classes(kl.GlobalAveragePooling2D()(x))
+    return keras.Model([image, vector], [label, kl.Dense(32, name="full")(vector)])
+
+
+def digits_and_a_dense_map(rng: np.random.Generator) -> tuple:
+    x, y = scaled_digits("train", IMAGES)
+    matrix = np.random.default_rng(3).normal(size=(32, 32)) / 2
+    v = rng.uniform(-1, 1, size=(len(x), 32)).astype("float32")
+    return [x, v], [y, (v @ matrix).astype("float32")]
+
+
 def exact_convolution() -> keras.Model:
     """A map per pixel beside a classifier."""
     image, pixels = keras.Input((8, 8, 1), name="digit"), keras.Input((4, 4, 32), name="pixels")

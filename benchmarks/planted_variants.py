@@ -1,8 +1,8 @@
 """Planted problems once more, with other networks, data and budgets than those of `planted`.
 
-They tell whether what holds there holds elsewhere. Four of them failed once and led to the present
-rules, so they are no independent test: a longer exact layer, two towers of noise, an idle residual
-block and two blocks of which one is needed.
+They tell whether what holds there holds elsewhere. Five of them failed once and led to the present
+rules, so they are no independent test: a longer exact layer, a full layer, two towers of noise, an
+idle residual block and two blocks of which one is needed.
 
     python -m benchmarks.planted_variants
 """
@@ -40,6 +40,11 @@ def given_up(narrow: int) -> Callable[[udc_tf.Architecture], float]:
         return 1 - max(0, wide.outputs - narrow) / (wide.original_outputs - narrow)
 
     return score
+
+
+def fullness(arch: udc_tf.Architecture) -> float:
+    """Of the layer that needs all its weights, how many it has."""
+    return float(next(layer.nonzeros for layer in arch.layers if layer.name == "full"))
 
 
 def far_alone(arch: udc_tf.Architecture) -> float:
@@ -111,6 +116,14 @@ PROBLEMS = {
         9_500,
         exactness,
         {"/exact": -1},
+        loss=["sparse_categorical_crossentropy", "mse"],
+    ),
+    "full layer": Problem(
+        networks.full_layer,
+        networks.digits_and_a_dense_map,
+        8_000,
+        fullness,
+        {"sparsity/full": -1},
         loss=["sparse_categorical_crossentropy", "mse"],
     ),
     "needed block of three": Problem(

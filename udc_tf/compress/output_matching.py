@@ -31,10 +31,9 @@ _BATCH = 32
 _NEAR = 1e-4  # a divergence that nobody would notice
 _NEARER = 0.999  # of what the distance was: more than the order of sums makes
 _JUDGES = 8  # one example of so many is not learned from: it says whether the result is better
-_GROWTH = (
-    0.1  # of a kept weight's rate, for those that are zero: Adam's steps know no size, so noise
-)
-# alone would soon make any of them as large as those that matter
+# Of a kept weight's rate, for those that are zero: Adam's steps know no size, so noise alone would
+# soon make any of them as large as those that matter.
+_GROWTH = 0.1
 _CHOOSE_EVERY = 16  # steps, anew which weights are zero
 _CHOOSE_UNTIL = 0.9  # of the steps
 _WORK = 12e9  # multiplications of inferences: one for each step
