@@ -150,7 +150,7 @@ class TestRanges:
         [
             (normal(6, 6, 4), r"\(batch, 6, 6, 3\). Received: \(8, 6, 6, 4\)"),
             (np.full((1, 6, 6, 3), np.nan), "Received: 108 NaN or infinite"),
-            (np.zeros((0, 6, 6, 3)), "empty"),
+            (np.zeros((0, 6, 6, 3)), "at least one sample"),
             ([normal(6, 6, 3)] * 3 and 5, "Received: 5"),
         ],
     )
