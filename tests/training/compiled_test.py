@@ -73,7 +73,8 @@ class TestMixedPrecision:
         assert search.kernel_layers[0].compute_dtype == policy.removeprefix("mixed_")
         assert {v.dtype for v in search.ranges} == {search.state.logits.dtype} == {"float32"}
         found, expected = (s.state.logits.numpy() for s in (search, plain))
-        np.testing.assert_allclose(found, expected, atol=0.05)
+        # The harm of few bits is read off the weights, which were trained to bfloat16's precision.
+        np.testing.assert_allclose(found, expected, rtol=2**-8, atol=0.05)
         assert search.architecture().flash_bytes <= 2900
 
     def test_is_left_when_an_error_ends_it(self):
