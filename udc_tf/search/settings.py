@@ -80,7 +80,7 @@ class SearchSettings:
     xi: tuple[float, float] = (0.1, 1.0)
     xi_schedule: str = "linear"
     certainty: float = 60.0
-    evidence: float = 0.1
+    evidence: float = 0.12
     warmup: float = 0.2
     price: float = 0.05
     strength: float = 1.0
